@@ -26,7 +26,7 @@ from watchglass.capture.pytorch import PyTorchAdapter
 from watchglass.cli.run_contents import sections_of
 from watchglass.diagnose.unjudged import why_unjudged
 from watchglass.evaluate import replay
-from watchglass.records import BypassedUpdates
+from watchglass.records import facts
 from watchglass.run import count_steps
 from watchglass.run.summaries import models_of
 
@@ -496,7 +496,7 @@ def test_the_number_of_short_steps_is_known_although_not_all_are_recorded(tmp_pa
 
 def test_updates_without_hooks_are_compared_with_all_short_steps(tmp_path: Path) -> None:
     recorded(tmp_path / "run", plain, limits=SHORT_STEPS)
-    bypassed = BypassedUpdates(since=8, reason="it was replaced", steps=20, worker="worker_0")
+    bypassed = facts.BypassedUpdates(since=8, reason="it was replaced", steps=20, worker="worker_0")
     assert "20 of 60 updates" in why_unjudged(open_run(tmp_path / "run"), (), [bypassed])
 
 

@@ -276,7 +276,7 @@ def test_a_profiler_that_fails_costs_the_window_alone(tmp_path: Path, monkeypatc
 
 def test_damaged_windows_are_left_out() -> None:
     fact = OperatorWindow(1, 2, ()).to_fact("torch.profiler")
-    assert OperatorWindow.from_fact(fact) is not None
+    assert fact.read(OperatorWindow) is not None
     for key, value in (
         ("operators", 3),
         ("cost", None),
@@ -285,7 +285,7 @@ def test_damaged_windows_are_left_out() -> None:
         ("operators", {"name": [1]}),
     ):
         damaged = type(fact)(fact.kind, -1, fact.source, {**fact.data, key: value})
-        assert OperatorWindow.from_fact(damaged) is None
+        assert damaged.read(OperatorWindow) is None
 
 
 def test_the_command_line_takes_windows(tmp_path: Path) -> None:

@@ -429,22 +429,21 @@ def test_a_profiler_that_is_not_installed_is_refused_by_its_extra(monkeypatch: p
 def test_damaged_windows_are_left_out() -> None:
     functions = (FunctionTotals("f", "a.py", 3, 1, 0.1, 0.2), FunctionTotals("x" * 300, "", 0, 1, 0.0, 0.1))
     window = PythonWindow("pyinstrument", 1, 2, functions, (CallNode(0, 0, 0.2), CallNode(1, 1, 0.1)))
-    fact = window.to_fact()
-    read = PythonWindow.from_fact(fact)
+    fact = window.to_fact("pyinstrument")
+    read = fact.read(PythonWindow)
     assert read is not None
     assert (read.functions[0], read.tree, len(read.functions[1].name)) == (functions[0], window.tree, 200)
     for key, value in (
         ("functions", 3), ("tree", None), ("cost", None), ("first_step", "1"), ("end_step", 1),
-        ("tree", {"function": [2], "depth": [0], "total_s": [0.1]}), ("functions", {"name": [1]}),
+        ("tree", {"function": [2], "depth": [0], "total_s": [0.1]}), ("functions", {"name": [1]}), ("profiler", "perf"),
     ):  # fmt: skip
-        assert PythonWindow.from_fact(replace(fact, data={**fact.data, key: value})) is None
-    assert PythonWindow.from_fact(replace(fact, source="perf")) is None
+        assert replace(fact, data={**fact.data, key: value}).read(PythonWindow) is None
 
 
 def test_only_the_functions_of_most_time_are_kept_and_the_tree_without_the_others() -> None:
     functions = tuple(FunctionTotals(f"f{n}", "", 0, 1, 1.0 / (n + 1), 1.0) for n in range(600))
     tree = (CallNode(0, 0, 1.0), CallNode(550, 1, 0.5), CallNode(1, 2, 0.4), CallNode(2, 1, 0.3))
-    read = PythonWindow.from_fact(PythonWindow("pyinstrument", 1, 2, functions, tree).to_fact())
+    read = PythonWindow("pyinstrument", 1, 2, functions, tree).to_fact("test").read(PythonWindow)
     assert read is not None
     assert (len(read.functions), read.omitted, read.tree) == (500, 100, (tree[0], tree[3]))
 
@@ -453,7 +452,7 @@ def test_functions_that_only_call_others_are_kept_and_so_is_their_tree() -> None
     busy = [FunctionTotals(f"f{n}", "", 0, 1, 0.001, 0.001) for n in range(600)]
     callers = [FunctionTotals("main", "", 0, 1, 0.0, 0.6), FunctionTotals("forward", "", 0, 1, 0.0, 0.5)]
     tree = (CallNode(600, 0, 0.6), CallNode(601, 1, 0.5), CallNode(7, 2, 0.001), CallNode(599, 1, 0.001))
-    read = PythonWindow.from_fact(PythonWindow("pyinstrument", 1, 2, (*busy, *callers), tree).to_fact())
+    read = PythonWindow("pyinstrument", 1, 2, (*busy, *callers), tree).to_fact("test").read(PythonWindow)
     assert read is not None
     assert (len(read.functions), read.omitted) == (500, 102)
     assert [each.self_s for each in read.functions] == [0.001] * 498 + [0.0] * 2, "longest first"

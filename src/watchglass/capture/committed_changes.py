@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from watchglass.control import Commit, ProfileWindow, Stop
-from watchglass.records import Fact, WindowRefusal
+from watchglass.records import DeclaredFact, WindowRefusal
 
 
 class CommittedChanges:
@@ -28,7 +28,7 @@ class CommittedChanges:
 
     def __init__(
         self,
-        add_fact: Callable[[Fact], None],
+        add_fact: Callable[[DeclaredFact, str], None],
         change_settings: Callable[[Mapping[str, Any]], None],
         profiles: Callable[[], bool],
     ) -> None:
@@ -72,4 +72,5 @@ class CommittedChanges:
         reason = "only training steps of PyTorch are profiled"
         if off:
             reason = "the profiler is off, by --no-profiler, profiler=False or watchglass profile --off"
-        self._add_fact(WindowRefusal(steps.start, steps.stop, reason, commit.number).to_fact(window.profile))
+        asked = f"{steps.start}:{steps.stop}"
+        self._add_fact(WindowRefusal(steps.start, steps.stop, reason, commit.number, asked), window.profile)

@@ -23,8 +23,8 @@ class DeferredNumbers:
     nbytes: int = 0
 
 
-class DeferredFact:
-    """A fact's data that the recorder's thread makes when it writes the step.
+class DeferredData:
+    """A fact's data, of a kind that is not declared yet, that the recorder's thread makes when it writes the step.
 
     Args:
         make: Makes the data: plain JSON values, or None to leave the fact out. Holds copies only.

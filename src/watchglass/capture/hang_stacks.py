@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from watchglass.capture.port import Port
-from watchglass.records import Fact
+from watchglass.records import facts
 
 #: Frames of a thread, the innermost ones, and threads that are recorded.
 _MOST_FRAMES, _MOST_THREADS = 32, 16
@@ -61,19 +61,19 @@ class HangStacks:
         elif step >= 0 and silent_s >= self._due_s and self._left:
             self._left -= 1
             self._due_s = 2 * silent_s
-            data = {"step": step, "seconds": round(silent_s, 3), "threads": self._threads()}
-            self._port.add_fact(Fact("stacks", -1, "recorder", data))
+            self._port.add_fact(facts.Stacks(step, round(silent_s, 3), self._threads()), "recorder")
 
-    def _threads(self) -> list[dict[str, Any]]:
+    def _threads(self) -> tuple[dict[str, Any], ...]:
         """The thread that trains, then the others."""
         names = {thread.ident: thread.name for thread in threading.enumerate()}
         training = self._port.guard.thread
         found = sorted(self._frames().items(), key=lambda each: (each[0] != training, each[0]))
-        return [
+        described = [
             {"name": names.get(ident, str(ident)), "trains": ident == training, "frames": _described(frame)}
             for ident, frame in found
             if ident != threading.get_ident() and not names.get(ident, "").startswith(_OURS)
-        ][:_MOST_THREADS]
+        ]
+        return tuple(described[:_MOST_THREADS])
 
 
 def _described(frame: types.FrameType) -> list[list[Any]]:

@@ -58,8 +58,8 @@ class ModuleTimeline:
         """Notes nothing more."""
         self.open = False
 
-    def sum(self, modules: Sequence[tuple[str, str, int]]) -> dict[str, Any]:
-        """The sums as data of a fact, by path, type and model of each module. May wait for a device."""
+    def sum(self, modules: Sequence[tuple[str, str, int]]) -> StepModules:
+        """The sums by path, type and model of each module. May wait for a device."""
         spent = [[0.0] * len(modules) for _ in range(2)]
         for sums, course in zip(spent, (self._forward, self._backward), strict=True):
             seconds = self._stopwatch.seconds([note for _, note in course])
@@ -68,4 +68,4 @@ class ModuleTimeline:
                     sums[module] += each
         rows = zip(modules, self._calls, *spent, strict=True)
         found = tuple(ModuleSeconds(*module, *numbers) for module, *numbers in rows)
-        return StepModules(found, self._stopwatch.on_device).to_data()
+        return StepModules(found, self._stopwatch.on_device)

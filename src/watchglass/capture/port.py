@@ -31,7 +31,7 @@ from watchglass.config import SessionConfig, environment
 from watchglass.control import Mailbox
 from watchglass.errors import TrainingStopped
 from watchglass.record import CapturedRecords, OpenStep, Recorder, StepClock
-from watchglass.records import SCALARS, Fact, Failure, GivenUp, Mode, Role, TensorInfo, series_name
+from watchglass.records import SCALARS, DeclaredFact, Failure, GivenUp, Mode, Role, TensorInfo, facts, series_name
 from watchglass.store import Store
 
 _log = logging.getLogger("watchglass")
@@ -160,10 +160,10 @@ class Port:
             tensor_id = self.ids.of(name, lambda: TensorInfo(0, name, role, dtype="float64", model=model))
         records.rows[SCALARS].append((tensor_id, weight, value))
 
-    def add_fact(self, fact: Fact) -> None:
+    def add_fact(self, fact: DeclaredFact, source: str) -> None:
         """Record a fact of the process, not of a step. It starts the recorder, even if this process never trains."""
         self.ensure_started()
-        self._recorder.add_fact(fact)
+        self._recorder.add_fact(fact.to_fact(source))
 
     def ensure_started(self) -> None:
         """A training step has begun: start the recorder."""
@@ -269,17 +269,17 @@ class Port:
         with suppress(Exception):
             _log.warning("watchglass: capture is off: %s in %s: %s", type(error).__name__, where, error)
         with suppress(Exception):
-            fact = ("capture_fault", where, {"error": f"{type(error).__name__}: {error}"})
+            fault = facts.CaptureFault(f"{type(error).__name__}: {error}")
             # Recorded with the next step that ends: a step without an update is dropped with its records.
             train = self.clock.train
             before = self.clock.last_step if train is None else train.global_step - 1
-            self.records.carried.facts.append(fact)
+            self.records.carried.add_fact(fault, where)
             with suppress(Exception):
                 self.resumption.give_up()
                 self.clock.close()
                 self.records.put_late()
-            if fact in self.records.carried.facts and self._recorder.started:
-                self._recorder.add_fact(Fact(fact[0], before, *fact[1:]))
+            if (fault.KIND, where, fault) in self.records.carried.facts and self._recorder.started:
+                self._recorder.add_fact(fault.to_fact(where, before))
             self._recorder.urgent()
 
     def _change_profiler(self, settings: Mapping[str, Any]) -> None:
@@ -287,7 +287,7 @@ class Port:
         self.config = dataclasses.replace(self.config, profiler=profiler)
         for callback in self.on_configured:
             self.guard.call(callback)
-        self.add_fact(Fact("profiler_changed", -1, "control", {**settings, "step": self.clock.next_train_step}))
+        self.add_fact(facts.ProfilerChanged(self.clock.next_train_step, **settings), "control")
 
     def _finished(self, step: OpenStep) -> None:
         self.records.put_late()

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from watchglass.capture.limits import CaptureLimits
 from watchglass.record import OpenStep, Recorder, StepClock
-from watchglass.records import Fact, Mode
+from watchglass.records import Mode, facts
 
 _MOST_STEPS = 1 << 53
 
@@ -144,5 +144,5 @@ class Resumption:
             return
         start, source = self._begin
         if self._attempt > 0 or start:
-            self._recorder.add_fact(Fact("resumed", -1, source, {"start_step": start, "source": source}))
+            self._recorder.add_fact(facts.Resumed(start, source).to_fact(source))
             self._recorder.urgent()  # unlike steps it is in no ring, should the process be killed

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from watchglass.capture.guard import Guard
 from watchglass.config import ProfiledRange, SessionConfig
-from watchglass.records import Fact, WindowFrame
+from watchglass.records import DeclaredFact, WindowFrame
 
 
 class WindowProfiler(ABC):
@@ -52,7 +52,7 @@ class WindowProfiler(ABC):
         """
 
     @abstractmethod
-    def result(self, recording: Any, frame: WindowFrame, *, writes: bool) -> Fact:
+    def result(self, recording: Any, frame: WindowFrame, *, writes: bool) -> DeclaredFact:
         """What was recorded, as a fact.
 
         On the recorder's thread, as a rule. Else ``writes`` is False: the training thread waits to begin a window.

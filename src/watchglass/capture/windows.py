@@ -11,7 +11,7 @@ from typing import Any
 
 from watchglass.capture.window_profiler import WindowProfiler
 from watchglass.config import MOST_PROFILED_STEPS, ProfiledRange
-from watchglass.records import Fact, WindowCost, WindowFrame, WindowRefusal
+from watchglass.records import DeclaredFact, WindowCost, WindowFrame, WindowRefusal
 
 #: Steps after which a requested window is refused if no optimizer has stepped meanwhile: house.
 _PATIENCE_STEPS = 16
@@ -132,7 +132,7 @@ class WindowFacts:
         profiler: Recorded them.
     """
 
-    def __init__(self, add_fact: Callable[[Fact], None], profiler: WindowProfiler) -> None:
+    def __init__(self, add_fact: Callable[[DeclaredFact, str], None], profiler: WindowProfiler) -> None:
         self._add_fact, self._profiler = add_fact, profiler
         self._unread: deque[OpenWindow] = deque()
         self._reading = threading.Lock()
@@ -155,7 +155,7 @@ class WindowFacts:
                         fact = self._profiler.result(window.recording, window.frame, writes=writes)
                     finally:
                         self._profiler.free(window.recording)
-                    self._add_fact(fact)
+                    self._add_fact(fact, self._profiler.kind)
                 except Exception as error:
                     self.refuse(window.due, f"its events were not read: {type(error).__name__}: {error}")
                 self._unread.popleft()
@@ -165,4 +165,4 @@ class WindowFacts:
         steps = window.range
         first, end = (-1, -1) if steps.timed else (int(steps.start), int(steps.stop))
         refusal = WindowRefusal(first, end, reason, window.request, str(steps))
-        self._add_fact(refusal.to_fact(self._profiler.kind))
+        self._add_fact(refusal, self._profiler.kind)

@@ -14,7 +14,6 @@ from watchglass.diagnose.parts_of_run import PartsOfRun
 from watchglass.diagnose.unjudged import why_unjudged
 from watchglass.record import recovered_steps
 from watchglass.records import (
-    BypassedUpdates,
     Evaluation,
     Finding,
     Mode,
@@ -25,6 +24,7 @@ from watchglass.records import (
     UntimedModules,
     Verdict,
     WindowRefusal,
+    facts,
     judged,
 )
 from watchglass.rules import Knowledge, load_knowledge
@@ -255,11 +255,11 @@ def _trees(run: Run) -> bool:
     return bool(found) and all(fact.data.get("trees") is True for fact in found)
 
 
-def _bypassed(run: Run) -> tuple[BypassedUpdates, ...]:
+def _bypassed(run: Run) -> tuple[facts.BypassedUpdates, ...]:
     """The last fact of each worker."""
-    facts = [(run.facts(BypassedUpdates.KIND, worker)[-1:], worker) for worker in run.workers]
-    found = [BypassedUpdates.from_fact(fact, worker) for last, worker in facts for fact in last]
-    return tuple(each for each in found if each is not None)
+    kind = facts.BypassedUpdates
+    read = [(fact.read(kind), worker) for worker in run.workers for fact in run.facts(kind.KIND, worker)[-1:]]
+    return tuple(replace(each, worker=worker) for each, worker in read if each is not None)
 
 
 def _metrics(model: ModelSummary) -> dict[str, float]:

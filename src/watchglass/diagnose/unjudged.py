@@ -8,14 +8,13 @@ from watchglass.capture import FRAMEWORKS
 from watchglass.records import (
     FEWEST_EXAMINED,
     MOST_MODELS,
-    BypassedUpdates,
     Mode,
     ModelSummary,
     RuleStatus,
     Sighting,
     Status,
-    UnsteppedBackwards,
     count,
+    facts,
 )
 from watchglass.rules import BUILT_IN, Needs, find_rule
 from watchglass.run import Run, count_steps_of, leaders_of, sighting_of
@@ -31,7 +30,7 @@ _BYPASSED_SHARE = 0.25
 def why_unjudged(
     run: Run,
     statuses: Sequence[RuleStatus],
-    bypassed: Sequence[BypassedUpdates] = (),
+    bypassed: Sequence[facts.BypassedUpdates] = (),
     models: Sequence[ModelSummary] = (),
 ) -> str:
     """Why a run without findings is not known to be healthy, as a sentence without full stop; "" if enough was judged.
@@ -105,10 +104,10 @@ def _required(rule: str) -> list[Needs]:
     return [need for need in find_rule(rule).needs if not need.optional] if rule in BUILT_IN else []
 
 
-def _unstepped(run: Run) -> UnsteppedBackwards | None:
+def _unstepped(run: Run) -> facts.UnsteppedBackwards | None:
     """The worst report of the workers."""
-    last = [fact for worker in run.workers for fact in run.facts(UnsteppedBackwards.KIND, worker)[-1:]]
-    reported = [found for found in map(UnsteppedBackwards.from_fact, last) if found is not None]
+    last = [fact for worker in run.workers for fact in run.facts(facts.UnsteppedBackwards.KIND, worker)[-1:]]
+    reported = [found for found in (fact.read(facts.UnsteppedBackwards) for fact in last) if found is not None]
     return max(reported, key=lambda each: each.backwards, default=None)
 
 

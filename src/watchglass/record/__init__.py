@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from watchglass.lazy_imports import lazily
 
 if TYPE_CHECKING:
+    from watchglass.record.deferred_facts import DeferredFact as DeferredFact
     from watchglass.record.frame_writer import FrameWriter as FrameWriter
     from watchglass.record.harvesting import Harvest as Harvest, harvest as harvest, recovered_steps as recovered_steps
     from watchglass.record.open_steps import (

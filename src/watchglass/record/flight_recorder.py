@@ -23,7 +23,15 @@ from watchglass.errors import DamagedDataError
 from watchglass.record.merging import joined, resolved, settled
 from watchglass.record.open_steps import Captured, CapturedRecords, OpenStep
 from watchglass.record.steady_rows import SteadyRow, ring_row
-from watchglass.records import ROW_KINDS, Encoding, GivenUp, Mode, Row, RowKind, TensorInfo
+from watchglass.records import (
+    ROW_KINDS,
+    Encoding,
+    GivenUp,
+    Mode,
+    Row,
+    RowKind,
+    TensorInfo,
+)
 from watchglass.stats import Histograms
 from watchglass.store import (
     Rings,

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from watchglass.record.deferred_facts import data_of
 from watchglass.record.open_steps import Captured, OpenStep
 from watchglass.records import SIZES, STATISTIC_FIELDS, Encoding, Origin, Row, RowKind
 from watchglass.stats import Histograms, merge, merge_histograms
@@ -56,7 +57,7 @@ def settled(kind: RowKind, recorded: Sequence[Any]) -> list[Any]:
         return [(*row[:-1], np.asarray(resolved(row[-1]), dtype).ravel()) for row in recorded]
     if last.type in SIZES:
         return [row if type(row[-1]) is float else _with_number(row) for row in recorded]
-    rows = [row if type(row[-1]) is dict else (*row[:-1], resolved(row[-1])) for row in recorded]
+    rows = [row if type(row[-1]) is dict else (*row[:-1], data_of(row[-1])) for row in recorded]
     return [row for row in rows if row[-1] is not None]
 
 

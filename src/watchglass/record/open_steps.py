@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from watchglass.records import FACTS, GivenUp, Mode, Role, Row, RowKind
+from watchglass.record.deferred_facts import DeferredFact
+from watchglass.records import FACTS, DeclaredFact, GivenUp, Mode, Role, Row, RowKind
 
 
 class Readback(Protocol):
@@ -58,13 +59,17 @@ class CapturedRecords:
 
     @property
     def facts(self) -> list[Any]:
-        """Rows of facts."""
+        """Rows of facts, as :meth:`add_fact` records them."""
         return self.rows[FACTS]
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing was captured."""
         return not (self.saved or self.series or (self.rows and any(self.rows.values())))
+
+    def add_fact(self, fact: DeclaredFact | DeferredFact[Any], source: str) -> None:
+        """Record a fact of the step; ``source`` is what observed it."""
+        self.facts.append((fact.KIND, source, fact))
 
     def take_saved(self) -> None:
         """Let the numbers that the script saved count instead of those that were recorded."""

@@ -11,12 +11,8 @@ from watchglass.lazy_imports import lazily
 if TYPE_CHECKING:
     from watchglass.records.evaluation import Evaluation as Evaluation
     from watchglass.records.events import Event as Event
-    from watchglass.records.failure import (
-        BypassedUpdates as BypassedUpdates,
-        Failure as Failure,
-        UnsteppedBackwards as UnsteppedBackwards,
-        without_reason as without_reason,
-    )
+    from watchglass.records.fact import DeclaredFact as DeclaredFact, Fact as Fact
+    from watchglass.records.failure import Failure as Failure, without_reason as without_reason
     from watchglass.records.fields_of_classes import field_types as field_types
     from watchglass.records.findings import (
         CURE as CURE,
@@ -101,7 +97,6 @@ if TYPE_CHECKING:
         PHASE_NAMES as PHASE_NAMES,
         SEEN_ROWS as SEEN_ROWS,
         STATISTIC_FIELDS as STATISTIC_FIELDS,
-        Fact as Fact,
         Loader as Loader,
         Mode as Mode,
         ModuleKind as ModuleKind,

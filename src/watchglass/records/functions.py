@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any
 
-from watchglass.records.training import Fact
+from watchglass.records.fact import DeclaredFact
 from watchglass.records.windows import MOST_ROWS, UNKNOWN_COST, WindowCost, WindowFrame, from_columns, to_columns
 
 #: The profilers of Python that a window may use. The first counts every call, the second looks at an interval.
@@ -51,7 +51,7 @@ class CallNode:
 
 
 @dataclass(frozen=True)
-class PythonWindow:
+class PythonWindow(DeclaredFact):
     """A window of training steps whose Python functions were profiled.
 
     Attributes:
@@ -66,7 +66,7 @@ class PythonWindow:
         request: Number of the request of the attempt that it answers; None if the configuration names it.
     """
 
-    KIND: ClassVar = "python_window"
+    KIND = "python_window"
 
     profiler: str
     first_step: int
@@ -78,8 +78,8 @@ class PythonWindow:
     note: str = ""
     request: int | None = None
 
-    def to_fact(self) -> Fact:
-        """This as a fact of the run; its source is the profiler."""
+    def to_data(self) -> dict[str, Any]:
+        """The data of the fact, with the rows of most time as columns."""
         places = {function: place for place, function in enumerate(self._kept_functions())}
         omitted = self.omitted + len(self.functions) - len(places)
         frame = WindowFrame(self.first_step, self.end_step, self.cost, omitted, self.note, self.request)
@@ -87,19 +87,19 @@ class PythonWindow:
             "functions": to_columns([self.functions[function] for function in places], FunctionTotals),
             "tree": to_columns(self._kept_tree(places), CallNode),
         }
-        return Fact(self.KIND, -1, self.profiler, {**frame.to_data(), **rows})
+        return {"profiler": self.profiler, **frame.to_data(), **rows}
 
     @classmethod
-    def from_fact(cls, fact: Fact) -> PythonWindow | None:
-        """The record that :meth:`to_fact` wrote; None if the fact is not valid."""
-        frame = WindowFrame.from_data(fact.data)
-        functions = from_columns(fact.data.get("functions"), FunctionTotals, _KINDS)
-        tree = from_columns(fact.data.get("tree"), CallNode, {})
-        if frame is None or functions is None or tree is None or fact.source not in PYTHON_PROFILERS:
+    def from_data(cls, data: Mapping[str, Any]) -> PythonWindow | None:
+        """What :meth:`to_data` gave; None if it is not valid."""
+        frame, profiler = WindowFrame.from_data(data), data.get("profiler")
+        functions = from_columns(data.get("functions"), FunctionTotals, _KINDS)
+        tree = from_columns(data.get("tree"), CallNode, {})
+        if frame is None or functions is None or tree is None or profiler not in PYTHON_PROFILERS:
             return None
         if any(not 0 <= node.function < len(functions) or node.depth < 0 for node in tree):
             return None
-        return cls(fact.source, frame.first_step, frame.end_step, functions, tree, *frame[2:])
+        return cls(profiler, frame.first_step, frame.end_step, functions, tree, *frame[2:])
 
     def _kept_functions(self) -> list[int]:
         """Indices of the functions of most time, with or without the functions that they call, in their order.

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
+
+from watchglass.records.fact import DeclaredFact
 
 _NUMBERS = ("calls", "forward_s", "backward_s")
 
@@ -32,7 +34,7 @@ class ModuleSeconds:
 
 
 @dataclass(frozen=True)
-class UntimedModules:
+class UntimedModules(DeclaredFact):
     """A model whose modules were to be timed and are not.
 
     Attributes:
@@ -40,20 +42,14 @@ class UntimedModules:
         reason: Why, as a clause without a full stop.
     """
 
-    KIND: ClassVar = "modules_not_timed"
+    KIND = "modules_not_timed"
 
     model: str
     reason: str
 
-    @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> UntimedModules | None:
-        """From the data of a fact; None if they are not valid."""
-        texts = data.get("model"), data.get("reason")
-        return cls(*texts) if all(isinstance(text, str) for text in texts) else None  # type: ignore[arg-type]
-
 
 @dataclass(frozen=True)
-class StepModules:
+class StepModules(DeclaredFact):
     """The modules of one step.
 
     Attributes:
@@ -61,7 +57,7 @@ class StepModules:
         on_device: Whether the times are those of a device, and not of the host.
     """
 
-    KIND: ClassVar = "module_times"
+    KIND = "module_times"
 
     modules: tuple[ModuleSeconds, ...]
     on_device: bool = False

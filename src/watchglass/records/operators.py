@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any
 
-from watchglass.records.training import Fact
+from watchglass.records.fact import DeclaredFact
 from watchglass.records.windows import MOST_ROWS, UNKNOWN_COST, WindowCost, WindowFrame, from_columns, to_columns
 
 _KINDS = {"name": str, "on_device": bool}
@@ -84,7 +85,7 @@ class MemoryTotals:
 
 
 @dataclass(frozen=True)
-class OperatorWindow:
+class OperatorWindow(DeclaredFact):
     """A window of training steps whose operators were profiled.
 
     Attributes:
@@ -100,7 +101,7 @@ class OperatorWindow:
         memory: Memory by category.
     """
 
-    KIND: ClassVar = "operator_window"
+    KIND = "operator_window"
 
     first_step: int
     end_step: int
@@ -113,8 +114,8 @@ class OperatorWindow:
     modules: tuple[ModuleOperator, ...] = ()
     memory: tuple[MemoryTotals, ...] = ()
 
-    def to_fact(self, source: str) -> Fact:
-        """This as a fact of the run; ``source`` is the observer."""
+    def to_data(self) -> dict[str, Any]:
+        """The data of the fact, with the rows of most time as columns."""
         kept = self.operators[:MOST_ROWS]
         omitted = self.omitted + len(self.operators) - len(kept)
         frame = WindowFrame(self.first_step, self.end_step, self.cost, omitted, self.note, self.request)
@@ -124,16 +125,16 @@ class OperatorWindow:
             "memory": to_columns(self.memory, MemoryTotals),
             "trace": self.trace,
         }
-        return Fact(self.KIND, -1, source, {**frame.to_data(), **rows})
+        return {**frame.to_data(), **rows}
 
     @classmethod
-    def from_fact(cls, fact: Fact) -> OperatorWindow | None:
-        """The record that :meth:`to_fact` wrote; None if the fact is not valid."""
-        frame = WindowFrame.from_data(fact.data)
-        operators = from_columns(fact.data.get("operators"), OperatorTotals, _KINDS)
-        modules = from_columns(fact.data.get("modules"), ModuleOperator, _MODULE_KINDS)
-        memory = from_columns(fact.data.get("memory"), MemoryTotals, _MEMORY_KINDS)
-        trace = fact.data.get("trace", "")
+    def from_data(cls, data: Mapping[str, Any]) -> OperatorWindow | None:
+        """What :meth:`to_data` gave; None if it is not valid."""
+        frame = WindowFrame.from_data(data)
+        operators = from_columns(data.get("operators"), OperatorTotals, _KINDS)
+        modules = from_columns(data.get("modules"), ModuleOperator, _MODULE_KINDS)
+        memory = from_columns(data.get("memory"), MemoryTotals, _MEMORY_KINDS)
+        trace = data.get("trace", "")
         if frame is None or operators is None or modules is None or memory is None or not isinstance(trace, str):
             return None
         return cls(frame.first_step, frame.end_step, operators, *frame[2:], trace, modules, memory)

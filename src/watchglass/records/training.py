@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from enum import Enum, IntEnum
 from typing import Any
 
@@ -294,35 +294,3 @@ class StepEnd:
     def order(self) -> tuple[int, int, int]:
         """Sort key that is the same for every worker: a TRAIN step, then the evaluation that follows it."""
         return (self.train_step, 0 if self.mode is Mode.TRAIN else int(self.mode), self.mode_step)
-
-
-@dataclass(frozen=True)
-class Fact:
-    """A non-tensor observation of a step or a run.
-
-    Attributes:
-        kind: What was observed, ``"step_skipped"``, ``"first_bad_module"``; see docs/run-format.md for all.
-        global_step: Worker's step it belongs to, -1 for the run.
-        source: What observed it, for instance ``"GradScaler.step"``.
-        data: Plain JSON values. ``model`` is the number of the model that it concerns, if it concerns one.
-    """
-
-    kind: str
-    global_step: int
-    source: str
-    data: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def model(self) -> int | None:
-        """Number of the model that it concerns; None if it names none."""
-        number = self.data.get("model")
-        return number if type(number) is int and number >= 0 else None
-
-    def to_json(self) -> dict[str, Any]:
-        """This fact as plain JSON types."""
-        return {"kind": self.kind, "global_step": self.global_step, "source": self.source, "data": self.data}
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Fact:
-        """The fact that :meth:`to_json` gave."""
-        return cls(data["kind"], data["global_step"], data["source"], data["data"])

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from watchglass.records.failure import BypassedUpdates, Failure
+from watchglass.records.facts.updates import BypassedUpdates
+from watchglass.records.failure import Failure
 from watchglass.records.findings import Finding, RuleStatus, Severity
 
 

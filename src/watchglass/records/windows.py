@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from watchglass.records.training import Fact
+from watchglass.records.fact import DeclaredFact
 
 #: Steps before a window whose times its steps are compared with: house.
 COMPARED_STEPS = 32
@@ -41,7 +41,7 @@ UNKNOWN_COST = WindowCost()
 
 
 @dataclass(frozen=True)
-class WindowRefusal:
+class WindowRefusal(DeclaredFact):
     """A requested window that was not profiled.
 
     Attributes:
@@ -52,17 +52,13 @@ class WindowRefusal:
         window: The window as a user writes it, ``"100:105"`` or ``"60s:65s"``.
     """
 
-    KIND: ClassVar = "window_refused"
+    KIND = "window_refused"
 
     first_step: int
     end_step: int
     reason: str
     request: int | None = None
     window: str = ""
-
-    def to_fact(self, source: str) -> Fact:
-        """This as a fact of the run; ``source`` is the profiler."""
-        return Fact(self.KIND, -1, source, {**asdict(self), "window": self.window or _steps(self)})
 
 
 class WindowFrame(NamedTuple):
@@ -133,7 +129,3 @@ def _shortened(value: Any) -> Any:
     if not isinstance(value, str) or len(value) <= _MOST_CHARACTERS:
         return value
     return value[: _MOST_CHARACTERS - 3] + "..."
-
-
-def _steps(window: WindowRefusal) -> str:
-    return f"{window.first_step}:{window.end_step}"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from watchglass.records import facts
 from watchglass.rules import signals
 from watchglass.tables import StepView
 
@@ -24,8 +25,8 @@ def _warms_up(view: StepView) -> bool:
 
 #: By name in causes, see :data:`watchglass.rules.knowledge.ALREADY`.
 FOUND_BY: Mapping[str, Callable[[StepView], bool]] = {
-    "clips_gradients": lambda view: view.latest_fact("clip") is not None,
-    "scales_loss": lambda view: view.latest_fact("loss_scale") is not None or view.scalar("loss_scale") is not None,
+    "clips_gradients": lambda view: view.latest_fact(facts.Clip) is not None,
+    "scales_loss": lambda view: view.latest_fact(facts.LossScale) is not None or view.scalar("loss_scale") is not None,
     "warms_up": _warms_up,
 }
 

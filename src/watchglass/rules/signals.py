@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from watchglass.records import CURE, Mode, ModuleKind, Role
+from watchglass.records import CURE, Mode, ModuleKind, Role, facts
 from watchglass.rules import levels
 from watchglass.stats import median
 from watchglass.tables import Selection, Statistics, StepView
@@ -36,7 +36,7 @@ def losses(view: StepView, last: int | None = None) -> npt.NDArray[np.float64]:
 
 def skipped(view: StepView) -> bool:
     """Whether a gradient scaler skipped the update of this step after an overflow, as designed."""
-    return bool(view.facts("step_skipped"))
+    return bool(view.facts(facts.StepSkipped))
 
 
 def clipped_to_zero(view: StepView) -> bool:
@@ -65,7 +65,7 @@ def reached_name(row: Mapping[str, Any]) -> str:
 
 def unclipped_recurrence(view: StepView, modules_hit: Iterable[str] = ()) -> bool:
     """Whether a model has recurrent layers, among those hit if any are known, and nothing clips its gradients."""
-    if view.latest_fact("clip") is not None:
+    if view.latest_fact(facts.Clip) is not None:
         return False
     recurrent = {info.module for info in view.catalog.select(Selection(module_kinds=(ModuleKind.RECURRENT,)))}
     recurrent |= {path for path, (kind, _) in modules(view).items() if kind == ModuleKind.RECURRENT.value}

@@ -112,10 +112,10 @@ def module_times_of(worker: Worker) -> ModuleTimes:
     numbers = worker.numbers(Mode.TRAIN)
     found: list[tuple[int, StepModules]] = []
     for attempt, tables in worker.attempts.items():
-        facts = [fact for fact in tables.facts() if fact.kind == StepModules.KIND and fact.global_step >= 0]
-        steps, index = numbers.of_global(attempt, np.array([fact.global_step for fact in facts], np.uint64))
-        read = ((step, StepModules.from_data(facts[at].data)) for step, at in zip(steps.tolist(), index, strict=True))
-        found += [(step, modules) for step, modules in read if modules is not None]
+        of_steps = [fact for fact in tables.facts() if fact.global_step >= 0]
+        read = [(fact.global_step, modules) for fact in of_steps if (modules := fact.read(StepModules)) is not None]
+        steps, index = numbers.of_global(attempt, np.array([step for step, _ in read], np.uint64))
+        found += [(step, read[at][1]) for step, at in zip(steps.tolist(), index, strict=True)]
     found.sort(key=lambda each: each[0])
     types: dict[_Key, str] = {}
     for _, timed in found:
@@ -140,7 +140,7 @@ def module_times_of(worker: Worker) -> ModuleTimes:
 
 def untimed_models(worker: Worker) -> tuple[UntimedModules, ...]:
     """The models of a worker whose modules are not timed although that was asked for, each once."""
-    found = (UntimedModules.from_data(fact.data) for fact in worker.facts(UntimedModules.KIND))
+    found = (fact.read(UntimedModules) for fact in worker.facts(UntimedModules.KIND))
     return tuple(dict.fromkeys(each for each in found if each is not None))
 
 

@@ -26,7 +26,7 @@ W = TypeVar("W", bound=_Window)
 def recorded_windows(tables: WorkerTables, record: type[R]) -> Iterator[R]:
     """The valid windows of one kind that a worker recorded in one attempt, in the order in which they ended."""
     for fact in tables.facts(-1):
-        window = record.from_fact(fact) if fact.kind == record.KIND else None
+        window = fact.read(record)
         if window is not None:
             yield window
 

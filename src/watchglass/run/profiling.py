@@ -53,10 +53,10 @@ class ProfileRequest(Generic[T]):
     def refused(self) -> dict[str, str]:
         """Why a worker has not profiled, by its name, as of the last read."""
         return {
-            name: str(fact.data.get("reason"))
+            name: refusal.reason
             for name, tables in self._tables().items()
             for fact in tables.facts(-1)
-            if fact.kind == WindowRefusal.KIND and fact.data.get("request") == self.number
+            if (refusal := fact.read(WindowRefusal)) is not None and refusal.request == self.number
         }
 
     def wait(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ import numpy.typing as npt
 from watchglass.errors import InvalidValueError
 from watchglass.records import (
     SCALARS,
+    DeclaredFact,
     Fact,
     GivenUp,
     Mode,
@@ -36,6 +37,8 @@ from watchglass.tables.stored_statistics import StatisticsRows
 
 if TYPE_CHECKING:
     from watchglass.tables.moments import Window
+
+Kind = TypeVar("Kind", bound=DeclaredFact)
 
 
 @dataclass(frozen=True)
@@ -352,10 +355,25 @@ class StepView:
             else rows
         )
 
-    def facts(self, kind: str | None = None) -> list[Fact]:
-        """Facts of this step; facts of the run come with the first step after them."""
+    @overload
+    def facts(self, kind: type[Kind]) -> list[Kind]: ...
+
+    @overload
+    def facts(self, kind: str | None = None) -> list[Fact]: ...
+
+    def facts(self, kind: type[Kind] | str | None = None) -> list[Kind] | list[Fact]:
+        """Facts of this step; facts of the run come with the first step after them.
+
+        Args:
+            kind: A declared kind, :class:`watchglass.records.facts.Membership`; the name of another kind gives the
+                facts as they are stored, and None all of them.
+        """
         facts = self.records.facts
-        return [fact for fact in facts if kind is None or fact.kind == kind] if facts else []
+        if not facts or kind is None:
+            return list(facts)
+        if isinstance(kind, str):
+            return [fact for fact in facts if fact.kind == kind]
+        return [read for fact in facts if (read := fact.read(kind)) is not None]
 
     def observations(self, kind: str | None = None) -> list[Observation]:
         """Observations of the evaluator since the step before: ``"worker_lost"``, ``"worker_returned"``."""
@@ -369,9 +387,18 @@ class StepView:
         """
         return self.others.get(parameter)
 
-    def latest_fact(self, kind: str) -> Fact | None:
-        """The latest fact of a kind, at this step or before it; None when there was none."""
-        return self.history.latest_fact(kind)
+    @overload
+    def latest_fact(self, kind: type[Kind]) -> Kind | None: ...
+
+    @overload
+    def latest_fact(self, kind: str) -> Fact | None: ...
+
+    def latest_fact(self, kind: type[Kind] | str) -> Kind | Fact | None:
+        """The latest fact of a kind, see :meth:`facts`, at this step or before it; None when there was none."""
+        if isinstance(kind, str):
+            return self.history.latest_fact(kind)
+        fact = self.history.latest_fact(kind.KIND)
+        return None if fact is None else fact.read(kind)
 
     def baseline(self, key: BaselineKey) -> RollingBaseline:
         """Rolling baseline of a TRAIN series before this step, shared by all rules that ask for it.

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from watchglass.records import (
-    BypassedUpdates,
     Diagnosis,
     Failure,
     Finding,
     ModelSummary,
     RankedCause,
     Verdict,
+    facts,
 )
 from watchglass.view.conclusion import Terms, outcome
 from watchglass.view.failure import failure_sentence
@@ -98,7 +98,7 @@ def failure_to_json(failure: Failure) -> dict[str, Any]:
     }
 
 
-def _bypassed(past: BypassedUpdates) -> dict[str, Any]:
+def _bypassed(past: facts.BypassedUpdates) -> dict[str, Any]:
     return {"worker": past.worker or None, "since": past.since, "steps": past.steps, "reason": past.reason}
 
 

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from watchglass.records import (
     CURE,
-    BypassedUpdates,
     Diagnosis,
     Finding,
     ModelSummary,
@@ -20,6 +19,7 @@ from watchglass.records import (
     Status,
     Verdict,
     count,
+    facts,
 )
 from watchglass.view.capture_cost import capture_lines, memory_growth, notable_wait
 from watchglass.view.failure import failure_sentence
@@ -160,10 +160,10 @@ def _ended_early(verdict: Verdict) -> Iterator[str]:
         yield f"{workers_named(workers)} ended early, {how}; the script itself ended with exit status 0"
 
 
-def _bypassed(past: BypassedUpdates, verdict: Verdict) -> str:
+def _bypassed(past: facts.BypassedUpdates, verdict: Verdict) -> str:
     """``"19 training steps from step 21 on bypassed PyTorch's hooks ..."``."""
     many = f"{count(past.steps, 'training step')} from" if past.steps is not None else "training steps from"
-    whose = f" of {printable(past.worker)}" if len({each.worker for each in verdict.bypassed}) > 1 else ""
+    whose = f" of {printable(str(past.worker))}" if len({each.worker for each in verdict.bypassed}) > 1 else ""
     return (
         f"{many} step {past.since} on{whose} bypassed PyTorch's hooks ({printable(past.reason)}); recorded from the "
         "changed weights, without the learning rate"

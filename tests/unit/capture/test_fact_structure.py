@@ -24,7 +24,7 @@ from watchglass.capture.pytorch.facts.input_samples import Sample
 from watchglass.capture.pytorch.facts.leftover_gradients import Leftovers
 from watchglass.capture.pytorch.facts.loss_calls import LossCallFact
 from watchglass.capture.pytorch.facts.loss_scales import LossScales
-from watchglass.capture.pytorch.facts.model_structure import Membership, TrainingFlags
+from watchglass.capture.pytorch.facts.model_structure import MembershipFact, TrainingFlagsFact
 from watchglass.config import FACTS, chosen_facts
 
 
@@ -503,7 +503,8 @@ def broken(original: Callable[..., Any], reached: set[str], begun: threading.Eve
 @pytest.mark.parametrize(
     "part",
     [
-        Batches, CallOrderFact, ClipCalls, Leftovers, LossCallFact, LossScales, Membership, TrainingFlags, Sample,
+        Batches, CallOrderFact, ClipCalls, Leftovers, LossCallFact, LossScales, MembershipFact, TrainingFlagsFact,
+        Sample,
     ],
 )  # fmt: skip
 def test_a_fault_in_a_fact_leaves_the_training_as_it_was(

@@ -13,7 +13,7 @@ import pytest
 from watchglass import open_run
 from watchglass.capture import Hook
 from watchglass.capture.hang_stacks import HangStacks
-from watchglass.records import Fact
+from watchglass.records import DeclaredFact, Fact
 
 
 class Silent:
@@ -26,8 +26,8 @@ class Silent:
         self.guard = SimpleNamespace(thread=threading.get_ident())
         self.now_s = 100.0
 
-    def add_fact(self, fact: Fact) -> None:
-        self.facts.append(fact)
+    def add_fact(self, fact: DeclaredFact, source: str) -> None:
+        self.facts.append(fact.to_fact(source))
 
     def at(self, now_s: float, step: int | None = None) -> int:
         """The facts after a look at this time, at which this step is the last one."""

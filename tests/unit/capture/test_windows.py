@@ -10,7 +10,7 @@ import pytest
 from watchglass.capture.window_profiler import WindowProfiler
 from watchglass.capture.windows import DueWindow, OpenWindow, WindowFacts
 from watchglass.config import MOST_PROFILED_STEPS, ProfiledRange
-from watchglass.records import Fact, WindowFrame
+from watchglass.records import DeclaredFact, Fact, OperatorWindow, WindowFrame
 
 S = 1_000_000_000
 STEPS, SECONDS = DueWindow(ProfiledRange(10, 12)), DueWindow(ProfiledRange(2.0, 5.0, timed=True))
@@ -25,10 +25,10 @@ class Profiler:
     kind: str = "operators"
     freed: list[Any] = field(default_factory=list)
 
-    def result(self, recording: Any, frame: WindowFrame, *, writes: bool) -> Fact:
+    def result(self, recording: Any, frame: WindowFrame, *, writes: bool) -> OperatorWindow:
         if isinstance(self.result_of, Exception):
             raise self.result_of
-        return Fact(self.result_of, -1, self.kind, {**frame.to_data(), "writes": writes})
+        return OperatorWindow(frame.first_step, frame.end_step, (), *frame[2:], f"writes={writes}")
 
     def free(self, recording: Any) -> None:
         self.freed.append(recording)
@@ -40,8 +40,8 @@ class Facts:
 
     found: list[Fact] = field(default_factory=list)
 
-    def add_fact(self, fact: Fact) -> None:
-        self.found.append(fact)
+    def add_fact(self, fact: DeclaredFact, source: str) -> None:
+        self.found.append(fact.to_fact(source))
 
 
 def opened(due: DueWindow, first: int) -> OpenWindow:
@@ -114,6 +114,6 @@ def test_windows_that_are_over_are_read_once_and_freed_also_where_that_fails() -
         facts.read()
         assert profiler.freed == ["recording"]
     read, refused = hook.found
-    assert (read.kind, read.data["writes"], read.data["cost"]["inside_s"]) == ("operator_window", False, 2.0)
+    assert (read.kind, read.data["trace"], read.data["cost"]["inside_s"]) == ("operator_window", "writes=False", 2.0)
     assert (refused.kind, refused.data["window"]) == ("window_refused", "10:12")
     assert refused.data["reason"] == "its events were not read: ValueError: no events"

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from watchglass.diagnose.unjudged import why_unjudged
-from watchglass.records import RuleStatus, Sighting, Status, UnsteppedBackwards
+from watchglass.records import RuleStatus, Sighting, Status, facts
 from watchglass.run import open_run
 from watchglass.store import open_store, write_launch_end
 from watchglass.testing import Step, build_run
 
 
 def run_of(path: Path, steps: int, backwards: int = 0) -> str:
-    facts = [UnsteppedBackwards(backwards).to_fact("test")] if backwards else []
-    return build_run(path, [Step(scalars={"loss": 1.0})] * steps, facts=facts)
+    reports = [facts.UnsteppedBackwards(backwards).to_fact("test")] if backwards else []
+    return build_run(path, [Step(scalars={"loss": 1.0})] * steps, facts=reports)
 
 
 def statuses(starved: int, quiet: int, unfit: int = 0) -> list[RuleStatus]:

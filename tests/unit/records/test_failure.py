@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from watchglass.records import Fact, Failure, UnsteppedBackwards
+from watchglass.records import Fact, Failure, facts
 
 
 def test_a_failure_comes_back_from_json():
@@ -25,10 +25,10 @@ def test_values_of_a_wrong_type_are_left_out():
 
 
 def test_unstepped_backwards_come_back_from_their_fact():
-    recorded = UnsteppedBackwards(360, "no optimizer stepped", changes=3, steps=2, optimizer="SGD")
-    assert UnsteppedBackwards.from_fact(recorded.to_fact("backward")) == recorded
+    recorded = facts.UnsteppedBackwards(360, "no optimizer stepped", changes=3, steps=2, optimizer="SGD")
+    assert recorded.to_fact("backward").read(facts.UnsteppedBackwards) == recorded
 
 
 @pytest.mark.parametrize("data", [{}, {"backwards": 0}, {"backwards": "many"}, {"backwards": True}])
 def test_a_fact_that_makes_no_sense_gives_none(data):
-    assert UnsteppedBackwards.from_fact(Fact("unstepped_backwards", -1, "", data)) is None
+    assert Fact("unstepped_backwards", -1, "", data).read(facts.UnsteppedBackwards) is None

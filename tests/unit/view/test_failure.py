@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from watchglass.records import BypassedUpdates, Fact, Failure, Verdict
+from watchglass.records import Fact, Failure, Verdict, facts
 from watchglass.view import (
     Terms,
     explain_verdict,
@@ -102,7 +102,7 @@ def test_a_line_says_which_workers_of_a_script_that_ended_well_ended_early(healt
 
 
 def test_a_line_says_how_many_updates_bypassed_the_hooks_and_why(healthy_verdict: Verdict) -> None:
-    past = BypassedUpdates(21, "SGD.step was replaced by a function that calls no hooks", 19, "worker_0")
+    past = facts.BypassedUpdates(21, "SGD.step was replaced by a function that calls no hooks", 19, "worker_0")
     verdict = replace(healthy_verdict, bypassed=(past,))
     line = f"bypassed PyTorch's hooks ({past.reason}); recorded from the changed weights, without the learning rate"
     assert f"19 training steps from step 21 on {line}" in closing(verdict)
@@ -113,8 +113,8 @@ def test_a_line_says_how_many_updates_bypassed_the_hooks_and_why(healthy_verdict
         {"worker": "worker_0", "since": 21, "steps": 19, "reason": past.reason}
     ]
     assert "19 training steps from step 21 on" in markdown_document([verdict], Terms())
-    assert BypassedUpdates.from_fact(past.to_fact("SGD.step"), "worker_0") == past
-    assert BypassedUpdates.from_fact(Fact("updates_bypassed", -1, "", {"since": "x"}), "worker_0") is None
+    assert past.to_fact("SGD.step").read(facts.BypassedUpdates) == past
+    assert Fact("updates_bypassed", -1, "", {"since": "x"}).read(facts.BypassedUpdates) is None
 
 
 def test_a_run_that_was_not_judged_says_why(healthy_verdict: Verdict) -> None:

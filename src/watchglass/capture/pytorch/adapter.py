@@ -49,7 +49,7 @@ from watchglass.capture.pytorch.training_state import TrainingState
 from watchglass.capture.pytorch.updates.handwritten_updates import HandwrittenUpdates
 from watchglass.capture.pytorch.updates.watched_optimizers import WatchedOptimizers
 from watchglass.record import OpenStep
-from watchglass.records import UnsteppedBackwards
+from watchglass.records import facts
 
 _adapters: weakref.WeakKeyDictionary[Port, PyTorchAdapter] = weakref.WeakKeyDictionary()
 
@@ -198,7 +198,7 @@ class PyTorchAdapter:
     def _report_elsewhere(self) -> None:
         if self.fast_path.elsewhere:
             reason = "the loop ran in a thread that is not watched; call watchglass.watch in the thread that trains"
-            self._current.port.add_fact(UnsteppedBackwards(self.fast_path.elsewhere, reason).to_fact("backward"))
+            self._current.port.add_fact(facts.UnsteppedBackwards(self.fast_path.elsewhere, reason), "backward")
 
     def _without_optimizer(self) -> bool:
         return self._discovery is not None and not self._discovery.has_optimizers

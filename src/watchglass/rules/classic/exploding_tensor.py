@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Fact, Finding, Mode, Role, Severity
+from watchglass.records import Fact, Finding, Mode, Role, Severity, facts
 from watchglass.rules import learning_rates, levels, signals
 from watchglass.rules.classic.first_bad import Culprit, find_culprit, named_by_capture
 from watchglass.rules.needs import Needs
@@ -68,7 +68,7 @@ class ExplodingTensor(Rule):
             return
         signals.remember_start(self.start, loss)
         vital = any(info.role in _VITAL for info in bad.tensors) if len(bad) else False
-        gradient_fact = bool(view.facts("nonfinite_gradients"))
+        gradient_fact = bool(view.facts(facts.NonfiniteGradients))
         named = named_by_capture(view)
         if signals.skipped(view) and not bad_loss and not self._weights_bad(bad):
             yield self._skipped(view)
@@ -137,7 +137,7 @@ class ExplodingTensor(Rule):
         norms = view.series("gradient_norm", Mode.TRAIN, 6)
         large = bool(np.any(norms[np.isfinite(norms)] > _LARGE_NORM))
         recurs = (grew or large) and culprit.where != "input" and signals.unclipped_recurrence(view)
-        scaled = view.latest_fact("loss_scale") is not None or view.latest_fact("step_skipped") is not None
+        scaled = view.latest_fact(facts.LossScale) is not None or view.latest_fact(facts.StepSkipped) is not None
         # Activations in float16 have gradients in float16, whatever the weights are.
         half = any(info.dtype == "float16" for info in view.catalog)
         overflows = half and not scaled and culprit.where != "input"

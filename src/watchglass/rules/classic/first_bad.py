@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from watchglass.records import COMPILED_MODEL, FAULT_KINDS, Fact, Role, TensorInfo
+from watchglass.records import COMPILED_MODEL, FAULT_KINDS, Fact, Role, TensorInfo, facts
 from watchglass.rules import signals
 from watchglass.tables import Statistics, StepView
 
@@ -213,11 +213,11 @@ def _loss(view: StepView, bad_loss: bool) -> Culprit | None:
 
 def _backward(view: StepView, bad: Statistics) -> Culprit | None:
     hit = [info for info in bad.tensors if info.role is Role.GRADIENT]
-    facts = view.facts("nonfinite_gradients")
-    if not hit and not facts:
+    observed = view.facts(facts.NonfiniteGradients)
+    if not hit and not observed:
         return None
     # The backward pass begins at the last layer, so the gradient hit first is that of the latest one.
-    name = str(facts[0].data.get("first_in_backward") or "") if facts else ""
+    name = (observed[0].first_in_backward or "") if observed else ""
     info = view.catalog.by_name(name) if name else max(hit, key=lambda row: row.layer_index, default=None)
     if info is None:
         return Culprit("backward", name, sentence="; gradients are not finite", symptoms=("nonfinite_backward",))

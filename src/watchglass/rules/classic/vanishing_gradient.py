@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, ModuleKind, Role, Severity, TensorInfo, UnitKind
+from watchglass.records import Finding, Mode, ModuleKind, Role, Severity, TensorInfo, UnitKind, facts
 from watchglass.rules import learning_rates, signals
 from watchglass.rules.classic.saturation import OF_SATURATION, saturating_between
 from watchglass.rules.graph import forward
@@ -312,7 +312,7 @@ def _factor(view: StepView) -> float:
 
 def _in_half(view: StepView) -> bool:
     """Whether modules give float16, the dtype with a small range, and nothing scales the loss."""
-    if view.latest_fact("loss_scale") is not None or view.scalar("loss_scale") is not None:
+    if view.latest_fact(facts.LossScale) is not None or view.scalar("loss_scale") is not None:
         return False
     return any(info.dtype == "float16" for info in view.catalog.select(Selection(Role.OUTPUT)))
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Role, Severity, in_percent
+from watchglass.records import Finding, Mode, Role, Severity, facts, in_percent
 from watchglass.rules import signals
 from watchglass.rules.modern.call_rounds import Round, rounds_of
 from watchglass.rules.modern.sampled_updates import middle, sampled_updates
@@ -99,8 +98,8 @@ class AlwaysClipping(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """At most one finding at a TRAIN step."""
-        for fact in view.facts("clip"):
-            self._take(fact.data)
+        for clip in view.facts(facts.Clip):
+            self._take(clip)
         if view.mode is not Mode.TRAIN:
             return
         signals.remember_start(self.start, signals.loss(view))
@@ -229,12 +228,11 @@ class AlwaysClipping(Rule):
             since=self.infinite.since(),
         )
 
-    def _take(self, data: dict[str, Any]) -> None:
-        limit = data.get("max_norm")
-        if isinstance(limit, (int, float)):
-            self.limit = float(limit)
-        self.compared += int(data.get("compared") or 0)
-        self.exceeded += int(data.get("exceeded") or 0)
+    def _take(self, clip: facts.Clip) -> None:
+        if clip.max_norm is not None:
+            self.limit = float(clip.max_norm)
+        self.compared += clip.compared
+        self.exceeded += clip.exceeded
 
     def _stuck(self, view: StepView) -> bool:
         slow = 0 < self.ratio < self.small and not signals.warming_up(view) and not signals.decayed(view)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Role, Severity
+from watchglass.records import Finding, Mode, Role, Severity, facts
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView
@@ -70,8 +70,8 @@ class DetachedGraph(Rule):
             yield from self._judge(view)
 
     def _judge(self, view: StepView) -> Iterable[Finding]:
-        membership = view.latest_fact("membership")
-        left_out = (membership.data.get("left_out") or {}).get("names", []) if membership is not None else []
+        membership = view.latest_fact(facts.Membership)
+        left_out = membership.left_out.names if membership is not None and membership.left_out is not None else ()
         lost = [name for name in self.lost if name not in left_out]
         if not lost or self.fired:
             return

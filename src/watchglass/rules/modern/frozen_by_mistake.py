@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Role, Severity, TensorInfo
+from watchglass.records import Finding, Mode, Role, Severity, TensorInfo, facts
 from watchglass.rules import signals
 from watchglass.rules.fresh_weights import initialization_of
 from watchglass.rules.needs import Needs
@@ -84,18 +84,15 @@ class FrozenByMistake(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """At most one finding at a captured TRAIN step."""
-        for fact in view.facts("membership"):
-            of = fact.data.get("optimizers")
-            self.held = [name for each in (of or {}).values() for name in each["frozen"]["names"]]
-            self.drawn = list(fact.data.get("drawn") or ())
-            self.written_once = list(fact.data.get("written_once") or ())
+        for membership in view.facts(facts.Membership):
+            self.held = [name for each in membership.optimizers.values() for name in each.frozen.names]
+            self.drawn, self.written_once = list(membership.drawn), list(membership.written_once)
             # They require a gradient, although no optimizer holds them.
-            self.fresh.update(dict.fromkeys((fact.data.get("left_out") or {}).get("names", ()), _TRAINED))
-        for fact in view.facts("training_flags"):
-            now, model = fact.data.get("frozen_parameters", 0), str(fact.data.get("model"))
-            if now < self.frozen.get(model, 0):
+            self.fresh.update(dict.fromkeys(membership.left_out.names if membership.left_out else (), _TRAINED))
+        for flags in view.facts(facts.TrainingFlags):
+            if flags.frozen_parameters < self.frozen.get(flags.model, 0):
                 self.thawed = view.model_step
-            self.frozen[model] = now
+            self.frozen[flags.model] = flags.frozen_parameters
         if view.mode is not Mode.TRAIN or not view.captured:
             return
         if self.unmoved is None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity, rounded
+from watchglass.records import Finding, Mode, Severity, facts, rounded
 from watchglass.rules import levels, signals
 from watchglass.rules.modern.spike_batches import batch_words, follow_loader
 from watchglass.rules.needs import Needs
@@ -89,7 +89,7 @@ class GradientNormSpike(Rule):
         logs = np.asarray([*self.recent, math.log(norm)])
         spread = max(levels.spread(logs.tolist()), _QUIET)
         large = int(np.count_nonzero(logs > median(logs.tolist()) + self.deviations * spread))
-        serious = large >= self.often and view.latest_fact("clip") is None
+        serious = large >= self.often and view.latest_fact(facts.Clip) is None
         words = f"the norm of the gradient jumped to {norm:.3g} at step {view.mode_step}, "
         deviations = (norm - self.mean) / self._spread()
         words += f"{rounded(deviations, 1)} standard deviations above its mean of "

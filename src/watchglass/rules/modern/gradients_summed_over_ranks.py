@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Role, Severity
+from watchglass.records import Finding, Mode, Role, Severity, facts
 from watchglass.rules.modern.rank_average import Average, average, samples
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -87,7 +87,6 @@ def _is_mean(view: StepView) -> bool:
 
 
 def _scale_free(view: StepView) -> bool:
-    fact = view.latest_fact("membership")
-    optimizers = fact.data.get("optimizers", {}) if fact is not None else {}
-    names = [str(each.get("type", "")) for each in optimizers.values()]
+    membership = view.latest_fact(facts.Membership)
+    names = [held.type for held in membership.optimizers.values()] if membership is not None else []
     return bool(names) and all(any(kind.lower() in name.lower() for kind in _SCALE_FREE) for name in names)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from watchglass.config import parameter
-from watchglass.records import Fact, Finding, Mode, Role, Severity
+from watchglass.records import Fact, Finding, Mode, Role, Severity, facts
 from watchglass.rules.modern.call_rounds import objects_of, orders_of, rounds_of
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -75,8 +75,8 @@ class MissingZeroGrad(Rule):
                     self.left.pop(name, None)
         for fact in view.facts("calls"):
             self._take(view, fact)
-        for fact in view.facts("membership"):
-            self._take_membership(view, fact)
+        for membership in view.facts(facts.Membership):
+            self._take_membership(view, membership)
         if view.mode is Mode.TRAIN:
             self.gradients = self.gradients or bool(len(view.statistics(Role.GRADIENT)))
             yield from self._judge(view, self.patience)
@@ -130,20 +130,16 @@ class MissingZeroGrad(Rule):
             if name not in self.cleared and any(each.clears(name, its) for each in (*rounds, *between)):
                 self.cleared.append(name)
 
-    def _take_membership(self, view: StepView, fact: Fact) -> None:
-        name, of = str(fact.data.get("stepped")), fact.data.get("optimizers")
-        of = of if isinstance(of, dict) else {}
-        row = of.get(name)
-        without = fact.data.get("without_gradient")
-        left_out = fact.data.get("left_out")
-        if row is None or not isinstance(without, dict) or not isinstance(left_out, dict):
+    def _take_membership(self, view: StepView, fact: facts.Membership) -> None:
+        held, without, left_out = fact.of_stepped, fact.without_gradient, fact.left_out
+        if held is None or without is None or left_out is None:
             return
         # Of several optimizers, or of other parameters, a backward may reach those of another one.
-        alone = len(of) == 1 and left_out["count"] == 0
-        if alone and 0 < row["parameters"] - row["frozen"]["count"] <= without["count"]:
-            self.bare.setdefault(name, view.model_step)
+        alone = len(fact.optimizers) == 1 and left_out.count == 0
+        if alone and 0 < held.trainable <= without.count:
+            self.bare.setdefault(fact.stepped, view.model_step)
         else:
-            self.bare.pop(name, None)
+            self.bare.pop(fact.stepped, None)
 
     def _never_cleared(self, view: StepView, name: str, since: int, found: int, of: int) -> Finding:
         of_what = "that the script's own updates use" if name == _SCRIPT else f"of {name}"

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Role, Severity, in_percent
+from watchglass.records import Finding, Mode, Role, Severity, facts, in_percent
 from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -84,8 +84,8 @@ class MixedPrecision(Rule):
 
     def _scaler(self, view: StepView) -> Iterable[Finding]:
         scale = view.scalar("loss_scale")
-        for fact in view.facts("loss_scale"):
-            scale = float(fact.data["scale"])
+        for fact in view.facts(facts.LossScale):
+            scale = fact.scale if fact.scale is not None else scale
         self.scaled |= scale is not None
         skipped = self.skipped.follow(view.mode_step, signals.skipped(view))
         if scale is not None and scale < 1:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
-from watchglass.records import Finding, Severity
+from watchglass.records import Finding, Severity, facts
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule
 from watchglass.tables import StepView
@@ -32,14 +31,13 @@ class OptimizerForeignParameter(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """At most one finding at a step with a new record."""
-        for fact in view.facts("membership"):
-            name, optimizers = fact.data.get("stepped"), fact.data.get("optimizers")
-            row = optimizers.get(name) if isinstance(optimizers, dict) else None
-            if isinstance(name, str) and row and row["foreign"] and not row["foreign_with_gradient"]:
-                yield self._foreign(view, name, row, fact.data.get("left_out_with_gradient") or 0)
+        for fact in view.facts(facts.Membership):
+            held = fact.of_stepped
+            if held is not None and held.foreign and not held.foreign_with_gradient:
+                yield self._foreign(view, fact.stepped, held, fact.left_out_with_gradient)
 
-    def _foreign(self, view: StepView, name: str, row: dict[str, Any], left_out: int) -> Finding:
-        foreign, every = row["foreign"], row["parameters"]
+    def _foreign(self, view: StepView, name: str, held: facts.HeldParameters, left_out: int) -> Finding:
+        foreign, every = held.foreign, held.parameters
         stale = foreign == every and left_out > 0
         which = f"all {every}" if foreign == every else f"{foreign} of {every}"
         other = f", while {left_out} parameters of the model have gradients and no optimizer" if stale else ""
@@ -49,8 +47,8 @@ class OptimizerForeignParameter(Rule):
             subject=name,
             value=float(foreign),
             limit=0.0,
-            message=f"{which} parameters of {name} ({row['type']}) belong to no model that is called, and have no "
+            message=f"{which} parameters of {name} ({held.type}) belong to no model that is called, and have no "
             f"gradients{other}",
             symptoms=("foreign_parameters_stepped",),
-            evidence={"optimizer": row["type"], "shapes": row["foreign_shapes"][:8]},
+            evidence={"optimizer": held.type, "shapes": [list(shape) for shape in held.foreign_shapes[:8]]},
         )

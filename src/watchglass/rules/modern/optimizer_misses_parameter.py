@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, ModuleKind, Role, Severity
+from watchglass.records import Finding, Mode, ModuleKind, Role, Severity, facts
 from watchglass.rules import signals
 from watchglass.rules.fresh_weights import initialization_of
 from watchglass.rules.needs import Needs
@@ -65,9 +65,9 @@ class OptimizerMissesParameter(Rule):
         """At most one finding at a captured TRAIN step."""
         for fact in view.facts("unheld_parameters"):
             yield from self._beyond(view, fact.data["parameters"], fact.data["count"])
-        for fact in view.facts("membership"):
-            self._take(fact.data.get("left_out_beside"))
-            self.idle = _changes_nothing((fact.data.get("optimizers") or {}).get(fact.data.get("stepped")))
+        for membership in view.facts(facts.Membership):
+            self._take(membership.left_out_beside)
+            self.idle = _changes_nothing(membership.of_stepped)
         if view.mode is not Mode.TRAIN or not view.captured:
             return
         weights = view.statistics(Role.WEIGHT)
@@ -149,19 +149,19 @@ class OptimizerMissesParameter(Rule):
             evidence={"shape": first["shape"], "readings": first["looks"]},
         )
 
-    def _take(self, left_out: Any) -> None:
-        if isinstance(left_out, dict):
-            self.names, self.total = list(left_out["names"]), left_out["count"]
+    def _take(self, left_out: facts.NamedParameters | None) -> None:
+        if left_out is not None:
+            self.names, self.total = list(left_out.names), left_out.count
             before = {name: [value, _FEWEST] for name, value in self.frozen.items() if name not in self.moved}
             self.seen = {name: seen for name, seen in {**before, **self.seen}.items() if name in self.names}
             self.moved = [name for name in self.moved if name in self.names]
 
 
-def _changes_nothing(held: Any) -> bool:
+def _changes_nothing(held: facts.HeldParameters | None) -> bool:
     """Whether no parameter of an optimizer of the fact ``membership`` can get a gradient."""
-    if not isinstance(held, dict) or not held["parameters"] or held["foreign_with_gradient"]:
+    if held is None or not held.parameters or held.foreign_with_gradient:
         return False
-    return bool(held["parameters"] == held["frozen"]["count"] + held["foreign"])
+    return held.trainable == held.foreign
 
 
 def _frozen(weights: Statistics) -> list[int]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Severity, UnsteppedBackwards
+from watchglass.records import Finding, Severity, facts
 from watchglass.rules import signals
 from watchglass.rules.modern.call_rounds import objects_of, rounds_of
 from watchglass.rules.needs import Needs
@@ -69,21 +69,20 @@ class OptimizerNeverSteps(Rule):
     def finish(self, view: StepView) -> Iterable[Finding]:
         """The last judgement, with the report of the process."""
         yield from self._idle_ones(view, min(self.looks, _FEWEST))
-        fact = view.latest_fact(UnsteppedBackwards.KIND)
-        found = UnsteppedBackwards.from_fact(fact) if fact is not None else None
+        found = view.latest_fact(facts.UnsteppedBackwards)
         if found is None or found.backwards < self.min_backwards:
             return
-        calls, flags = view.latest_fact("calls"), view.latest_fact("training_flags")
+        calls, flags = view.latest_fact("calls"), view.latest_fact(facts.TrainingFlags)
         optimizers = list(objects_of(calls, "optimizer").values()) if calls is not None else []
         kind = optimizers[0].get("type") if optimizers else found.optimizer or None
         if found.steps:
             yield self._stopped(view, found, kind)
             return
-        plain = found.reason == UnsteppedBackwards.reason
+        plain = found.reason == facts.UnsteppedBackwards.reason
         if not plain or view.train_step > 0 or self.stepped or 2 * found.changes > found.backwards:
             return
         modules = objects_of(calls, "module") if calls is not None else {}
-        trains = flags is not None and flags.data.get("training") is True
+        trains = flags is not None and flags.training is True
         if not kind and not (trains and modules):
             return
         yield self.finding(
@@ -129,7 +128,7 @@ class OptimizerNeverSteps(Rule):
                 evidence={"optimizer": first.get("optimizer_type"), "optimizer_name": name, "shape": first["shape"]},
             )
 
-    def _stopped(self, view: StepView, found: UnsteppedBackwards, kind: Any) -> Finding:
+    def _stopped(self, view: StepView, found: facts.UnsteppedBackwards, kind: Any) -> Finding:
         steps = "one step" if found.steps == 1 else f"{found.steps:,} steps"
         return self.finding(
             view,

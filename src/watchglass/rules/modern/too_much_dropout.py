@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity, in_percent
+from watchglass.records import Finding, Mode, Severity, facts, in_percent
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView
@@ -54,8 +54,8 @@ class TooMuchDropout(Rule):
         self._stretches(view)
         # Evaluation mode switches it off, and a probability may still change before the first steps are over.
         if self.probability > self.certain and view.mode is Mode.TRAIN and view.model_step >= 8 and not self.reported:
-            flags = view.latest_fact("training_flags")
-            if flags is None or flags.data.get("training", True):
+            flags = view.latest_fact(facts.TrainingFlags)
+            if flags is None or flags.training is not False:
                 self.reported = True
                 yield self._finding(view, self.probability, self.certain, "")
 

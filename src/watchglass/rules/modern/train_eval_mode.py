@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity, count
+from watchglass.records import Finding, Mode, Severity, count, facts
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.rules.streaks import Streaks
@@ -57,13 +57,14 @@ class TrainEvalMode(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """At most one finding, at a training step."""
-        for fact in view.facts("training_flags"):
+        for flags in view.facts(facts.TrainingFlags):
             # Of forwards without gradients, the mode of a frozen encoder or a teacher is as intended in training.
-            helps = view.mode is Mode.TRAIN and fact.data.get("gradients") is False
-            if isinstance(fact.data.get("sensitive"), dict) and not helps:
-                self.flags[view.mode.name] = {key: fact.data.get(key) for key in _KEYS}
+            helps = view.mode is Mode.TRAIN and flags.gradients is False
+            if flags.sensitive is not None and not helps:
+                data = flags.to_data()
+                self.flags[view.mode.name] = {key: data.get(key) for key in _KEYS}
                 if view.mode is Mode.TRAIN:
-                    self.trained = self.trained or fact.data["training"] is True
+                    self.trained = self.trained or flags.training is True
         if view.mode is Mode.TRAIN:
             if self.losses:
                 yield from self._evaluated(view)

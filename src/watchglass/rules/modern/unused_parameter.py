@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import takewhile
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Role, Severity
+from watchglass.records import Finding, Mode, Role, Severity, facts
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import Statistics, StepView
@@ -47,10 +47,9 @@ class UnusedParameter(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """At most one finding at a captured TRAIN step."""
-        for fact in view.facts("membership"):
-            without = fact.data.get("without_gradient")
-            if isinstance(without, dict):
-                self.unused, self.unnamed = without["names"], without["count"] - len(without["names"])
+        for membership in view.facts(facts.Membership):
+            if (without := membership.without_gradient) is not None:
+                self.unused, self.unnamed = list(without.names), without.count - len(without.names)
         if view.mode is not Mode.TRAIN or not view.captured:
             return
         gradients = view.statistics(Role.GRADIENT)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from watchglass.config import parameter
-from watchglass.records import PHASES, Finding, Mode, Severity, count, in_percent, rounded
+from watchglass.records import PHASES, Finding, Mode, Severity, count, facts, in_percent, rounded
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView
@@ -60,8 +60,8 @@ class EvaluationBound(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """A finding at a training step that closes a window."""
-        for fact in view.facts("training_flags") if view.mode is Mode.EVAL else ():
-            self.in_evaluation_mode = fact.data.get("training") is False
+        for flags in view.facts(facts.TrainingFlags) if view.mode is Mode.EVAL else ():
+            self.in_evaluation_mode = flags.training is False
         phases = view.rows(PHASES)
         if not phases:
             return

@@ -21,7 +21,7 @@ from watchglass.capture.pytorch.facts.judged_rows import JudgedRows
 from watchglass.capture.pytorch.facts.leftover_gradients import Leftovers
 from watchglass.capture.pytorch.facts.loss_calls import LossCallFact
 from watchglass.capture.pytorch.facts.loss_scales import LossScales
-from watchglass.capture.pytorch.facts.model_structure import Membership, TrainingFlags
+from watchglass.capture.pytorch.facts.model_structure import MembershipFact, TrainingFlagsFact
 from watchglass.capture.pytorch.facts.object_names import ObjectNames
 from watchglass.capture.pytorch.facts.rank_gradients import RankGradients
 from watchglass.capture.pytorch.facts.running_statistics import RunningStatistics
@@ -116,8 +116,10 @@ _MAKERS: dict[frozenset[str], _Maker] = {
     frozenset({"clip"}): lambda port, models, subjects, leave, kinds: ClipCalls(port, leave),
     frozenset({"loss_scale"}): lambda port, models, subjects, leave, kinds: LossScales(port, leave),
     frozenset({"leftover_gradients"}): lambda port, models, subjects, leave, kinds: Leftovers(port, subjects, leave),
-    frozenset({"training_flags"}): lambda port, models, subjects, leave, kinds: TrainingFlags(models),
-    frozenset({"membership"}): lambda port, models, subjects, leave, kinds: Membership(port, models, subjects, leave),
+    frozenset({"training_flags"}): lambda port, models, subjects, leave, kinds: TrainingFlagsFact(models),
+    frozenset({"membership"}): lambda port, models, subjects, leave, kinds: MembershipFact(
+        port, models, subjects, leave
+    ),
     frozenset({SEEN_ROWS}): lambda port, models, subjects, leave, kinds: SeenRowsFact(),
     frozenset({"token_targets"}): lambda port, models, subjects, leave, kinds: TokenTargets(port, leave),
     frozenset({"allocator"}): lambda port, models, subjects, leave, kinds: Allocator(),

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from watchglass.capture.deferred_values import DeferredFact
+from watchglass.capture.deferred_values import DeferredData
 from watchglass.capture.input_sketches import Correlations, Sample, first_of_each_kind, hashed
 from watchglass.capture.port import Port
 from watchglass.capture.pytorch import public_calls as calls
@@ -112,7 +112,7 @@ class Batches:
         facts = call.forward.records.facts
         if "batch" in self._kinds and samples:
             more = {"iterations": dict(self._iterations), **self._held(call)}
-            facts.append(("batch", "forward", DeferredFact(lambda: {**hashed([samples]), **more})))
+            facts.append(("batch", "forward", DeferredData(lambda: {**hashed([samples]), **more})))
         if sketching:
             self._sketched = {}
             for chosen in first_of_each_kind(samples):
@@ -123,7 +123,7 @@ class Batches:
                         if (memory := _memory(tensor)) is not None:
                             self._sketched[memory] = into
                 about = functools.partial(self._sketch, call.forward, taken, into, training=mode is Mode.TRAIN)
-                facts.append(("input_sketch", "forward", DeferredFact(about)))
+                facts.append(("input_sketch", "forward", DeferredData(about)))
         epoch = self._epoch
         if epoch is not None and epoch.waiting and mode is Mode.TRAIN:
             epoch.waiting = False
@@ -229,7 +229,7 @@ class Batches:
         while epoch.remove:
             epoch.remove.pop()()
         if len(epoch.batches) > 1:
-            self._port.records.current().facts.append(("batch", "first batches", DeferredFact(epoch.data)))
+            self._port.records.current().facts.append(("batch", "first batches", DeferredData(epoch.data)))
 
 
 def _memory(tensor: Any) -> tuple[Any, ...] | None:

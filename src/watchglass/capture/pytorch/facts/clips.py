@@ -6,7 +6,7 @@ import functools
 import sys
 import types
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,8 +16,8 @@ from watchglass.capture.port import Port
 from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
 from watchglass.capture.pytorch.device.readback import DeviceRows
-from watchglass.record import OpenStep
-from watchglass.records import Role, TensorInfo
+from watchglass.record import CapturedRecords, OpenStep
+from watchglass.records import Role, TensorInfo, facts
 
 _NORM = "gradient_norm_before_clip"
 #: Calls after which the counts are recorded again, at the next captured step.
@@ -36,16 +36,16 @@ _ARGUMENTS = {
 class _Clipping:
     """One way of clipping, and its counts since the last record."""
 
-    data: dict[str, Any]
+    fact: facts.Clip
     calls: int = 0
     compared: int = 0
     exceeded: int = 0
 
-    def take_data(self) -> dict[str, Any]:
-        """The fact's data; resets the counts."""
-        data = {**self.data, "calls": self.calls, "compared": self.compared, "exceeded": self.exceeded}
+    def record(self, records: CapturedRecords) -> None:
+        """Record it; resets the counts."""
+        fact = replace(self.fact, calls=self.calls, compared=self.compared, exceeded=self.exceeded)
+        records.add_fact(fact, fact.function)
         self.calls = self.exceeded = self.compared = 0
-        return data
 
 
 class ClipCalls:
@@ -61,7 +61,7 @@ class ClipCalls:
         """A captured step has begun: record how often a gradient was clipped."""
         for clipping in self._known.values():
             if clipping.calls >= _APART:
-                step.records.facts.append(("clip", clipping.data["function"], clipping.take_data()))
+                clipping.record(step.records)
 
     def _clipped(self, function: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         given = {**dict(zip(_ARGUMENTS[function], args[1:], strict=False)), **kwargs}
@@ -83,7 +83,7 @@ class ClipCalls:
             clipping.compared += 1
             clipping.exceeded += not value <= limit
         if fresh:
-            self._port.records.current().facts.append(("clip", function, clipping.take_data()))
+            clipping.record(self._port.records.current())
 
     def _record(self, norm: Any) -> float | None:
         """Record the norm at captured steps; returns it where that needs no wait."""
@@ -115,14 +115,16 @@ def _is_partial(norm: Any) -> bool:
     return any(placement.is_partial() for placement in getattr(norm, "placements", ()))
 
 
-def _settings(function: str, limit: float | None, norm_type: Any, norm: Any) -> dict[str, Any]:
-    data: dict[str, Any] = {"function": function, "caller": _caller(sys._getframe())}
-    data["clip_value" if function == _BY_VALUE else "max_norm"] = limit
-    if isinstance(norm_type, (int, float, str)):
-        data["norm_type"] = float(norm_type)
-    if _is_partial(norm):
-        data["norm_of"] = "shards of this rank"
-    return data
+def _settings(function: str, limit: float | None, norm_type: Any, norm: Any) -> facts.Clip:
+    by_value = function == _BY_VALUE
+    return facts.Clip(
+        function,
+        _caller(sys._getframe()),
+        None if by_value else limit,
+        limit if by_value else None,
+        float(norm_type) if isinstance(norm_type, (int, float, str)) else None,
+        "shards of this rank" if _is_partial(norm) else None,
+    )
 
 
 def _caller(frame: types.FrameType | None) -> str:

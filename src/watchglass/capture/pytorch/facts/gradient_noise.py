@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from watchglass.capture.deferred_values import DeferredFact
+from watchglass.capture.deferred_values import DeferredData
 from watchglass.capture.noise_samples import INPUTS, LAYERS, OUTPUTS, ROWS, SampledLayer, next_after, noise_of
 from watchglass.capture.port import Port
 from watchglass.capture.pytorch.events import BackwardCall, ForwardCall, ModuleCall, Update
@@ -169,7 +169,7 @@ class GradientNoiseFact:
         if rows:
             copies.send()
             about = {"batch": looked.batch, "micro_batches": looked.forwards, "ranks": processes()}
-            fact = DeferredFact(functools.partial(_data, about, fewest, rows, copies))
+            fact = DeferredData(functools.partial(_data, about, fewest, rows, copies))
             update.step.records.facts.append(("gradient_noise", "backward", fact))
 
     #: Lines of the script may do the update.

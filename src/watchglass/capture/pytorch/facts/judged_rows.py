@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from watchglass.capture.deferred_values import DeferredFact
+from watchglass.capture.deferred_values import DeferredData
 from watchglass.capture.input_sketches import rows_of
 from watchglass.capture.judged_sketches import Cut, LossRows, SampleInputs
 from watchglass.capture.neighbours import LEAST_ROWS, MOST_COLUMNS
@@ -91,7 +91,7 @@ class JudgedRows:
         made = {"output_sketch": judged.output_sketch, "target_sketch": judged.target_sketch}
         for kind in self._kinds & made.keys():
             about = functools.partial(self._data, forward, made[kind], unless)
-            forward.records.facts.append((kind, source, DeferredFact(about)))
+            forward.records.facts.append((kind, source, DeferredData(about)))
 
     def _data(self, forward: Forward, make: Any, unless: list[str]) -> dict[str, Any] | None:
         """The data of a fact; for the recorder's thread."""

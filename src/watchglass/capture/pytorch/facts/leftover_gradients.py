@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from watchglass.capture.deferred_values import DeferredFact
+from watchglass.capture.deferred_values import DeferredData
 from watchglass.capture.port import Port
 from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
@@ -107,7 +107,7 @@ class Leftovers:
             self._reported[name] = (present > 0, nonzero > 0)
             return {"optimizer": name, "looked_at": len(found), "present": present, "nonzero": nonzero}
 
-        return DeferredFact(data)
+        return DeferredData(data)
 
 
 def _nonzero(gradient: Tensor | None) -> Any:

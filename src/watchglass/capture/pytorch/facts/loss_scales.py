@@ -12,7 +12,7 @@ from watchglass.capture.port import Port
 from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.modules.module_tree import parameters_of
-from watchglass.records import Role
+from watchglass.records import Role, facts
 
 
 class LossScales:
@@ -53,9 +53,9 @@ class LossScales:
                 self._changed(scaler, scale)
 
     def _changed(self, scaler: Any, scale: float) -> None:
-        data = {"scale": scale, "before": self._scales.get(scaler)}
+        fact = facts.LossScale(scale, self._scales.get(scaler))
         self._scales[scaler] = scale
-        self._port.records.current().facts.append(("loss_scale", "GradScaler.update", data))
+        self._port.records.current().add_fact(fact, "GradScaler.update")
 
     def _on_device(self, scaler: Any, device: torch.device) -> DeviceRows:
         """The scale, read from its effect: every other public way waits for the device."""

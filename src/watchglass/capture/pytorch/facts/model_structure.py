@@ -7,12 +7,12 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from watchglass.capture.deferred_values import DeferredFact
 from watchglass.capture.port import Port
 from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.events import ForwardCall, Update
@@ -20,8 +20,8 @@ from watchglass.capture.pytorch.facts.drawn_weights import DrawnWeights
 from watchglass.capture.pytorch.facts.object_names import ObjectNames
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.module_tree import parameters_of, unwrap
-from watchglass.record import CapturedRecords
-from watchglass.records import Mode
+from watchglass.record import CapturedRecords, DeferredFact
+from watchglass.records import Mode, facts
 
 _MOST_NAMED = 32
 #: Captured forwards after which the modules of a model are listed again.
@@ -55,7 +55,7 @@ class _Modules:
         return [module.training for reference, _ in self.rows if (module := reference()) is not None]
 
 
-class TrainingFlags:
+class TrainingFlagsFact:
     """Records ``module.training`` of all modules of a model when it differs from the last forward of that mode."""
 
     def __init__(self, models: Models) -> None:
@@ -70,8 +70,7 @@ class TrainingFlags:
         flags = modules.flags(call.root)
         if flags != modules.reported.get(call.step.mode):
             modules.reported[call.step.mode] = flags
-            data = {**self._data(call.root, modules), "gradients": call.forward.grad}
-            call.forward.records.facts.append(("training_flags", "forward", data))
+            call.forward.records.add_fact(self._fact(call.root, modules, call.forward.grad), "forward")
 
     def evaluation_began(self, call: ForwardCall) -> None:
         """The first forward of an evaluation is about to run."""
@@ -84,9 +83,9 @@ class TrainingFlags:
             modules.changes += 1
             self.forward_began(call)
 
-    def _data(self, root: nn.Module, modules: _Modules) -> dict[str, Any]:
+    def _fact(self, root: nn.Module, modules: _Modules, gradients: bool) -> facts.TrainingFlags:
         by_path: dict[str, bool] = {}
-        different: list[list[Any]] = []
+        different: list[tuple[str, str, bool]] = []
         sensitive: dict[str, list[int]] = {}
         for reference, path in modules.rows:
             module = reference()
@@ -95,21 +94,22 @@ class TrainingFlags:
             kind, by_path[path] = type(module).__name__, module.training
             if module.training != by_path.get(path.rpartition(".")[0], root.training):
                 place = self._models.module(module)
-                different.append([place.path if place is not None else path, kind, module.training])
+                different.append((place.path if place is not None else path, kind, module.training))
             if _is_sensitive(module):
                 sensitive.setdefault(kind, [0, 0])[0 if module.training else 1] += 1
-        return {
-            "model": type(unwrap(root)).__name__,
-            "training": root.training,
-            "modules": len(by_path),
-            "in_training": sum(by_path.values()),
+        return facts.TrainingFlags(
+            type(unwrap(root)).__name__,
+            root.training,
+            len(by_path),
+            sum(by_path.values()),
             # Only where a flag differs from that of the module around it: enough to know all.
-            "different": different[:_MOST_NAMED],
-            "different_count": len(different),
-            # By type: how many are in training mode and how many are not, of those that act on it.
-            "sensitive": sensitive,
-            "frozen_parameters": sum(not parameter.requires_grad for parameter in root.parameters()),
-        }
+            tuple(different[:_MOST_NAMED]),
+            len(different),
+            # Of those that act on it.
+            {kind: (on, off) for kind, (on, off) in sensitive.items()},
+            sum(not parameter.requires_grad for parameter in root.parameters()),
+            gradients,
+        )
 
 
 def _is_sensitive(module: nn.Module) -> bool:
@@ -122,18 +122,18 @@ def _is_sensitive(module: nn.Module) -> bool:
     return "BatchNorm" in kind or isinstance(module, nn.RReLU)
 
 
-def _as_drawn(compared: Sequence[_Compared]) -> dict[str, list[str]]:
-    """Names of weights that are as they were drawn."""
-    found: dict[str, list[str]] = {"drawn": [], "written_once": []}
-    for name, drawn, written_once in compared:
-        if drawn is not None and drawn():
-            found["drawn"].append(name)
-        elif written_once is not None and written_once():
-            found["written_once"].append(name)
-    return found
+def _with_draws(fact: facts.Membership, compared: Sequence[_Compared]) -> facts.Membership:
+    """The fact with the names of weights that are as they were drawn."""
+    drawn, written_once = [], []
+    for name, as_drawn, as_written in compared:
+        if as_drawn is not None and as_drawn():
+            drawn.append(name)
+        elif as_written is not None and as_written():
+            written_once.append(name)
+    return replace(fact, drawn=tuple(drawn), written_once=tuple(written_once))
 
 
-class Membership:
+class MembershipFact:
     """Compares the parameters of the optimizers with those of the models."""
 
     def __init__(self, port: Port, models: Models, subjects: ObjectNames, leave: ExitStack) -> None:
@@ -144,7 +144,7 @@ class Membership:
         self._drawn = DrawnWeights(port, models, leave)
         self._captures = 0
         self._seen: tuple[Any, ...] = ()
-        self._reported: dict[str, Any] = {}
+        self._reported = facts.Membership()
         # Steps of optimizers, by id, that have had no parameter of any model so far; None once one had.
         self._strange: dict[int, int | None] = {}
 
@@ -181,13 +181,13 @@ class Membership:
             self._notify(self._port.records.current(), self._subjects.optimizers(), optimizer)
 
     def _notify(self, records: CapturedRecords, optimizers: list[Optimizer], stepped: Optimizer) -> None:
-        data = self._data(optimizers, stepped)
-        if data != self._reported:
-            self._reported = data
+        fact = self._fact(optimizers, stepped)
+        if fact != self._reported:
+            self._reported = fact
             compared = self._compared_with_draws(optimizers)
-            records.facts.append(("membership", "update", DeferredFact(lambda: {**data, **_as_drawn(compared)})))
+            records.add_fact(DeferredFact(facts.Membership, lambda: _with_draws(fact, compared)), "update")
 
-    def _data(self, optimizers: list[Optimizer], stepped: Optimizer) -> dict[str, Any]:
+    def _fact(self, optimizers: list[Optimizer], stepped: Optimizer) -> facts.Membership:
         models = list(self._trainable())
         with_gradient = [parameter for of_model, _ in models for parameter, _ in of_model if parameter.grad is not None]
         # Also by optimizers that are never called.
@@ -207,17 +207,17 @@ class Membership:
                 left_out_beside += [name for parameter, name in without if parameter.grad is not None]
             twice += [name for parameter, name in of_model if owned[id(parameter)] > 1]
         used = [(p, self._models.parameter(p)) for p in parameters_of(stepped) if p.requires_grad]
-        return {
-            "stepped": self._subjects.name("optimizer", stepped),
-            "optimizers": by_optimizer,
-            "trainable": trainable,
-            "left_out": _named(name for _, name in left_out),
-            "left_out_with_gradient": sum(parameter.grad is not None for parameter, _ in left_out),
+        return facts.Membership(
+            self._subjects.name("optimizer", stepped),
+            by_optimizer,
+            trainable,
+            left_out=_named(name for _, name in left_out),
+            left_out_with_gradient=sum(parameter.grad is not None for parameter, _ in left_out),
             # Of models of which an optimizer has other parameters: no model that only passes gradients on.
-            "left_out_beside": _named(left_out_beside),
-            "without_gradient": _named(place.name for p, place in used if place is not None and p.grad is None),
-            "twice": _named(twice),
-        }
+            left_out_beside=_named(left_out_beside),
+            without_gradient=_named(place.name for p, place in used if place is not None and p.grad is None),
+            twice=_named(twice),
+        )
 
     def _compared_with_draws(self, optimizers: list[Optimizer]) -> list[_Compared]:
         """Weights with two or more axes that nothing trains, with the comparisons that show how they were drawn."""
@@ -234,19 +234,19 @@ class Membership:
             if place is not None
         ]
 
-    def _of(self, optimizer: Optimizer, parameters: list[Tensor]) -> dict[str, Any]:
+    def _of(self, optimizer: Optimizer, parameters: list[Tensor]) -> facts.HeldParameters:
         placed = [(parameter, self._models.parameter(parameter)) for parameter in parameters]
         # A tensor of no module has a name too, where no optimizer of a model was known before.
         foreign = [p for p in parameters if not self._models.in_a_tree(p)]
         frozen = [place.name for p, place in placed if place is not None and not p.requires_grad]
-        return {
-            "type": type(optimizer).__name__,
-            "parameters": len(parameters),
-            "foreign": len(foreign),
-            "foreign_with_gradient": sum(parameter.grad is not None for parameter in foreign),
-            "foreign_shapes": [list(parameter.shape) for parameter in foreign[:_MOST_NAMED]],
-            "frozen": _named(frozen),
-        }
+        return facts.HeldParameters(
+            type(optimizer).__name__,
+            len(parameters),
+            _named(frozen),
+            len(foreign),
+            sum(parameter.grad is not None for parameter in foreign),
+            tuple(tuple(parameter.shape) for parameter in foreign[:_MOST_NAMED]),
+        )
 
     def _trainable(self) -> Iterable[tuple[list[tuple[Tensor, str]], list[Tensor]]]:
         """For each model its parameters that may be trained, with their names in the run, and its frozen ones."""
@@ -261,6 +261,6 @@ class Membership:
             yield named, [parameter for parameter in parameters if not parameter.requires_grad]
 
 
-def _named(names: Iterable[str]) -> dict[str, Any]:
-    every = list(names)
-    return {"count": len(every), "names": every[:_MOST_NAMED]}
+def _named(names: Iterable[str]) -> facts.NamedParameters:
+    every = tuple(names)
+    return facts.NamedParameters(len(every), every[:_MOST_NAMED])

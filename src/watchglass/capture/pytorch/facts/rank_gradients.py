@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from watchglass.capture.deferred_values import DeferredFact
+from watchglass.capture.deferred_values import DeferredData
 from watchglass.capture.port import Port
 from watchglass.capture.pytorch.events import ForwardCall, Update
 from watchglass.capture.pytorch.facts.copies import Copies, some
@@ -123,7 +123,7 @@ class RankGradients:
                 if place.place.model is not None:
                     data["model"] = place.place.model
                 make = _samples(data, observed.own, some(parameter.grad, _ELEMENTS))
-                update.step.records.facts.append(("rank_gradients", "backward and update", DeferredFact(make)))
+                update.step.records.facts.append(("rank_gradients", "backward and update", DeferredData(make)))
 
 
 def processes() -> int:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from watchglass.capture.deferred_values import DeferredFact
+from watchglass.capture.deferred_values import DeferredData
 from watchglass.capture.pytorch.events import ForwardCall, ModuleCall
 from watchglass.capture.pytorch.facts.copies import Copies, CopyPlace, some
 from watchglass.capture.pytorch.modules.models import Models
@@ -105,7 +105,7 @@ class RunningStatistics:
         if rows:
             copies.send()
             about = {"model_training": root.training}
-            fact = DeferredFact(functools.partial(self._data, about, copies, rows))
+            fact = DeferredData(functools.partial(self._data, about, copies, rows))
             records.facts.append(("running_statistics", "forward", fact))
 
     def _data(self, about: dict[str, Any], copies: Copies, rows: list[Any]) -> dict[str, Any]:

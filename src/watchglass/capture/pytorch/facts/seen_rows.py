@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from watchglass.capture.deferred_values import DeferredFact, DeferredNumbers
+from watchglass.capture.deferred_values import DeferredData, DeferredNumbers
 from watchglass.capture.input_sketches import Sample
 from watchglass.capture.pytorch.events import ForwardCall
 from watchglass.capture.pytorch.facts.input_samples import row_sample
@@ -37,7 +37,7 @@ class SeenRowsFact:
             self._seen.note(taken)
             noted = self._seen.noted
             # It makes no fact, but is done in the recorder's thread.
-            later = DeferredFact(lambda: self._seen.hash_up_to(noted))
+            later = DeferredData(lambda: self._seen.hash_up_to(noted))
             call.forward.records.facts.append((SEEN_ROWS, "forward", later))
 
     def each_evaluated(self, call: ForwardCall) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
-from watchglass.capture.deferred_values import DeferredFact
+from watchglass.capture.deferred_values import DeferredData
 from watchglass.capture.port import Port
 from watchglass.capture.pytorch.events import BackwardCall, ForwardCall, LossCall, ModuleCall
 from watchglass.capture.pytorch.facts.attention_masks import SeenPositions
@@ -49,7 +49,7 @@ class _Look:
         self.attention.close()
         self.attention.follow(predictions)
         self.copies.send()
-        self.forward.records.facts.append(("token_targets", "loss", DeferredFact(self._data)))
+        self.forward.records.facts.append(("token_targets", "loss", DeferredData(self._data)))
 
     def _data(self) -> dict[str, Any]:
         """Data of the fact; for the recorder's thread."""

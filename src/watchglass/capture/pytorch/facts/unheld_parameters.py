@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from watchglass.capture.deferred_values import DeferredFact
+from watchglass.capture.deferred_values import DeferredData
 from watchglass.capture.port import Port
 from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.facts.copies import Copies, CopyPlace, some
@@ -108,7 +108,7 @@ class UnheldParameters:
         (self._reported.add if rows else self._reported.discard)(backward)
         copies.send()
         make = functools.partial(self._data, {"backward": backward, "count": count}, rows, copies)
-        records.facts.append(("unheld_parameters", "autograd", DeferredFact(make)))
+        records.facts.append(("unheld_parameters", "autograd", DeferredData(make)))
 
     def _number(self, parameter: Tensor) -> int:
         known = self._numbers.get(id(parameter))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.optim import AdamW, Optimizer
 
-from watchglass.capture.deferred_values import DeferredFact
+from watchglass.capture.deferred_values import DeferredData
 from watchglass.capture.module_places import ParameterPlace
 from watchglass.capture.pytorch.events import Update
 from watchglass.capture.pytorch.facts.copies import Copies, some
@@ -112,7 +112,7 @@ class UpdateSampleFact:
             rows.append((about, places, key == _BIAS_CORRECTED or key == f"max_{_BIAS_CORRECTED}"))
         scale = copies.add(taken.scale.reshape(1)) if isinstance(taken.scale, Tensor) else taken.scale
         copies.send()
-        fact = DeferredFact(functools.partial(_data, sampled.computed, since, groups, rows, copies, scale))
+        fact = DeferredData(functools.partial(_data, sampled.computed, since, groups, rows, copies, scale))
         update.step.records.facts.append(("update_sample", type(update.optimizer).__name__, fact))
 
     #: Lines of the script do the same without an optimizer.

@@ -51,6 +51,7 @@ from watchglass.capture.pytorch.training_state import TrainingState
 from watchglass.capture.step_interval import StepInterval
 from watchglass.capture.step_phases import AFTER_BACKWARD, BACKWARD, FORWARD, NO_PHASES
 from watchglass.record import CapturedRecords, Forward
+from watchglass.records import facts
 from watchglass.store import ABSENT
 
 #: A fast path that ends within this number of steps followed the wrong pattern, which must be learned again.
@@ -376,8 +377,7 @@ class FastPath:
         self._now.at = BETWEEN
         if step >= self._watchful or port.changes.pending or not port.guard.active:
             if self._interval.look(step):
-                fact = ("step_interval", "budget", {"interval": self._interval.interval})
-                port.records.current().facts.append(fact)
+                port.records.current().add_fact(facts.RecordedInterval(self._interval.interval), "budget")
             self._look_around()
 
     def _look_around(self, *, rests: bool = True) -> None:

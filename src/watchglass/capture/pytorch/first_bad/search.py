@@ -16,7 +16,7 @@ from typing import Any
 from torch.optim import Optimizer
 
 from watchglass.capture import first_bad_analysis
-from watchglass.capture.deferred_values import DeferredFact
+from watchglass.capture.deferred_values import DeferredData
 from watchglass.capture.first_bad_analysis import Found
 from watchglass.capture.norm_interval import NormInterval
 from watchglass.capture.pytorch.device.readback import DeviceRows
@@ -153,7 +153,7 @@ class FirstBadModule:
             self._next_steps.arm(step)
         if self._next_steps.on:
             self._next_steps.losses.append(loss)
-        step.records.facts.append(("nonfinite_loss", "backward", DeferredFact(lambda: _failed(loss))))
+        step.records.facts.append(("nonfinite_loss", "backward", DeferredData(lambda: _failed(loss))))
         if not self._done:
             self._later(step, "loss", lambda: _LOSS if _failed(loss) else None)
 
@@ -198,7 +198,7 @@ class FirstBadModule:
             self._late = True
             return found.to_json("flags", refused=_LATE)
 
-        step.records.facts.append(("first_bad_module", source, DeferredFact(make)))
+        step.records.facts.append(("first_bad_module", source, DeferredData(make)))
 
     def _poisoned(self, step: OpenStep) -> dict[str, Any] | None:
         bad = self._weights.bad()

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from watchglass.capture import first_bad_analysis
-from watchglass.capture.deferred_values import DeferredFact
+from watchglass.capture.deferred_values import DeferredData
 from watchglass.capture.first_bad_analysis import Found
 from watchglass.capture.pytorch.compiled.graphs import compiling
 from watchglass.capture.pytorch.device.readback import DeviceRows
@@ -146,7 +146,7 @@ class NextStepsWatch:
             self._answered = True
             return found.to_json("next_steps", step=number)
 
-        (step.records if records is None else records).facts.append(("first_bad_module", "modules", DeferredFact(make)))
+        (step.records if records is None else records).facts.append(("first_bad_module", "modules", DeferredData(make)))
 
     def updated(self, step: OpenStep, optimizer: str) -> None:
         """An optimizer has stepped."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from watchglass.capture.port import Port
 from watchglass.config import absolute
-from watchglass.records import Fact
+from watchglass.records import facts
 from watchglass.store import layout, open_store
 
 _log = logging.getLogger("watchglass")
@@ -46,7 +46,7 @@ class KeptTraces:
         except Exception as error:  # the window is recorded without it
             reason = f"{type(error).__name__}: {error}"
             _log.warning("watchglass: the trace of the window at step %d is not kept: %s", first_step, reason)
-            self._port.add_fact(Fact("trace_not_kept", -1, "torch.profiler", {"step": first_step, "reason": reason}))
+            self._port.add_fact(facts.TraceNotKept(first_step, reason), "torch.profiler")
             return ""
 
     def _write(self, recording: Any, first_step: int) -> str:

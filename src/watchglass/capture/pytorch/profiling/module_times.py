@@ -10,14 +10,12 @@ from __future__ import annotations
 import functools
 import logging
 import weakref
-from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from watchglass.capture.deferred_values import DeferredFact
 from watchglass.capture.module_timeline import OUTSIDE, ModuleTimeline
 from watchglass.capture.pytorch.compiled.graphs import captured, compiling
 from watchglass.capture.pytorch.device.readback import stopwatch_of
@@ -27,7 +25,7 @@ from watchglass.capture.pytorch.modules.module_tree import is_compiled, unwrap
 from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
 from watchglass.capture.pytorch.step.module_capture import ModuleCapture
 from watchglass.capture.pytorch.training_state import TrainingState
-from watchglass.record import OpenStep
+from watchglass.record import DeferredFact, OpenStep
 from watchglass.records import StepModules, UntimedModules
 
 _log = logging.getLogger("watchglass")
@@ -132,7 +130,7 @@ class ModuleTiming:
             for place, module in zip(places, self._numbers, strict=True)
         ]
         self._drop()
-        step.records.facts.append((StepModules.KIND, "modules", DeferredFact(functools.partial(timeline.sum, modules))))
+        step.records.add_fact(DeferredFact(StepModules, functools.partial(timeline.sum, modules)), "modules")
 
     # -- modules -----------------------------------------------------------------------------------------------------
 
@@ -185,7 +183,7 @@ class ModuleTiming:
         self._untimed.add(model)
         what = "it is compiled" if is_compiled(root) else "a function was compiled that may call it"
         untimed = UntimedModules(type(model).__name__, f"{what}, and hooks would make PyTorch compile it again")
-        step.records.facts.append((UntimedModules.KIND, untimed.model, asdict(untimed)))
+        step.records.add_fact(untimed, untimed.model)
         _log.warning(
             "watchglass: the modules of %s are not timed: %s; --profile-steps shows its operators",
             untimed.model,

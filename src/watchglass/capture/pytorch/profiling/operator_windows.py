@@ -25,7 +25,7 @@ from watchglass.capture.pytorch.profiling.memory_categories import held_memory, 
 from watchglass.capture.pytorch.profiling.module_ranges import ModuleRanges
 from watchglass.capture.window_profiler import WindowProfiler
 from watchglass.config import ProfiledRange, SessionConfig
-from watchglass.records import Fact, MemoryTotals, OperatorTotals, OperatorWindow, WindowFrame
+from watchglass.records import MemoryTotals, OperatorTotals, OperatorWindow, WindowFrame
 
 if TYPE_CHECKING:
     from torch.profiler import profile, record_function
@@ -110,7 +110,7 @@ class OperatorProfiler(WindowProfiler):
         recording.held = tuple(held_memory(self._models.roots(), self._optimizers()))
 
     @calls.own_profiler()
-    def result(self, recording: _Recording, frame: WindowFrame, *, writes: bool) -> Fact:  # noqa: D102
+    def result(self, recording: _Recording, frame: WindowFrame, *, writes: bool) -> OperatorWindow:  # noqa: D102
         profile, ranges = recording.profile, recording.ranges
         operators = [
             _totals(event) for event in profile.key_averages() if ranges is None or not ranges.holds(event.key)
@@ -122,10 +122,9 @@ class OperatorProfiler(WindowProfiler):
         modules = tuple(ranges.operators(profile.events() or ())) if ranges is not None else ()
         results = profile.profiler.kineto_results if profile.profiler is not None else None
         memory = (*recording.held, *temporary_memory(results.events() if results is not None else ()))
-        window = OperatorWindow(
+        return OperatorWindow(
             frame.first_step, frame.end_step, tuple(operators), *frame[2:], trace, modules, memory
         )  # fmt: skip
-        return window.to_fact("torch.profiler")
 
     def free(self, recording: _Recording) -> None:  # noqa: D102
         recording.profile.profiler = None

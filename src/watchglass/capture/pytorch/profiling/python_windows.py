@@ -17,7 +17,7 @@ from watchglass.capture.guard import Guard
 from watchglass.capture.pytorch.public_calls import MONITORING_TOOLS, PYTHON_PROFILERS
 from watchglass.capture.window_profiler import WindowProfiler
 from watchglass.config import ProfiledRange, SessionConfig
-from watchglass.records import CallNode, Fact, FunctionTotals, PythonWindow, WindowFrame
+from watchglass.records import CallNode, FunctionTotals, PythonWindow, WindowFrame
 
 #: ``sys.monitoring``, from Python 3.12 on.
 _monitoring: Any = getattr(sys, "monitoring", None)
@@ -46,13 +46,13 @@ class PythonProfiler(WindowProfiler):
     def listen(self, guard: Guard, before: Callable[[Any, Any], None]) -> Callable[[], None]:  # noqa: D102
         return PYTHON_PROFILERS.listen(guard, before=before)
 
-    def result(self, recording: Any, frame: WindowFrame, *, writes: bool) -> Fact:  # noqa: D102
+    def result(self, recording: Any, frame: WindowFrame, *, writes: bool) -> PythonWindow:  # noqa: D102
         functions, tree = self.read(recording)
         order = sorted(range(len(functions)), key=lambda index: (-functions[index].self_s, functions[index].name))
         place = {index: position for position, index in enumerate(order)}
         ordered = tuple(functions[index] for index in order)
         nodes = tuple(CallNode(place[node.function], node.depth, node.total_s) for node in tree)
-        return PythonWindow(self.kind, frame.first_step, frame.end_step, ordered, nodes, *frame[2:]).to_fact()
+        return PythonWindow(self.kind, frame.first_step, frame.end_step, ordered, nodes, *frame[2:])
 
     @abstractmethod
     def read(self, recording: Any) -> tuple[list[FunctionTotals], list[CallNode]]:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from watchglass.capture.deferred_values import DeferredFact, DeferredNumbers
+from watchglass.capture.deferred_values import DeferredData, DeferredNumbers
 from watchglass.capture.initialization import initialization
 from watchglass.capture.module_places import ParameterPlace
 from watchglass.capture.norm_interval import NormInterval
@@ -28,7 +28,7 @@ from watchglass.capture.pytorch.saving.reduce import is_plain, plain, share_thre
 from watchglass.capture.pytorch.saving.saved_tensors import Item, Saving
 from watchglass.config import chosen_facts
 from watchglass.record import CapturedRecords, OpenStep
-from watchglass.records import SCALARS, STATISTIC_FIELDS, STATISTICS, Role, TensorInfo, series_name
+from watchglass.records import SCALARS, STATISTIC_FIELDS, STATISTICS, Role, TensorInfo, facts, series_name
 from watchglass.stats import Rows
 
 _MAX_NAMED = 32
@@ -57,8 +57,8 @@ class LateGradients:
         found = [index for norms, indices in self._norms for index in np.array(indices)[~np.isfinite(norms.resolve())]]
         return [self._names[index] for index in sorted(found)]
 
-    def describe(self) -> dict[str, Any] | None:
-        """Data of a ``nonfinite_gradients`` fact, None where all are finite. Waits for the device."""
+    def describe(self) -> facts.NonfiniteGradients | None:
+        """The fact about them, None where all are finite. Waits for the device."""
         bad = self.bad()
         return describe_bad(bad) if bad else None
 
@@ -312,7 +312,7 @@ class ParameterReader:
                     for weight, name, _ in self.parameters(optimizer)
                     if weight.dim() > 1
                 }
-            fact = DeferredFact(functools.partial(initialization, weights, about))
+            fact = DeferredData(functools.partial(initialization, weights, about))
             step.records.facts.append(("initialization", "first update", fact))
         for tree in self._models if about else ():
             if tree.number in new and tree.owner is not None:
@@ -320,13 +320,10 @@ class ParameterReader:
                 step.records.facts.append(("model", "first update", data))
 
 
-def describe_bad(names: Sequence[str]) -> dict[str, Any]:
-    """Data of a ``nonfinite_gradients`` fact: backward runs from the last layer to the first."""
-    return {
-        "tensors": [f"gradient/{name}" for name in names[-_MAX_NAMED:]],
-        "count": len(names),
-        "first_in_backward": f"gradient/{names[-1]}",
-    }
+def describe_bad(names: Sequence[str]) -> facts.NonfiniteGradients:
+    """The fact about gradients of these parameters: backward runs from the last layer to the first."""
+    tensors = tuple(f"gradient/{name}" for name in names[-_MAX_NAMED:])
+    return facts.NonfiniteGradients(tensors, len(names), tensors[-1])
 
 
 def joined_norm(one: Any, other: Any) -> Any:

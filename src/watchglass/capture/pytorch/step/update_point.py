@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from watchglass.capture.deferred_values import DeferredFact
 from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.events import Update
 from watchglass.capture.pytorch.fast_path.path import FastPath
@@ -27,8 +26,8 @@ from watchglass.capture.pytorch.updates.update_counters import settle_start
 from watchglass.capture.pytorch.updates.watched_optimizers import WatchedOptimizers
 from watchglass.capture.wrappers_importlib_bootstrap import RAISED, around
 from watchglass.config import chosen_facts
-from watchglass.record import CapturedRecords, OpenStep
-from watchglass.records import SCALARS, Mode, Role, series_name
+from watchglass.record import CapturedRecords, DeferredFact, OpenStep
+from watchglass.records import SCALARS, Mode, Role, facts, series_name
 
 
 @dataclass(eq=False)
@@ -262,7 +261,7 @@ class UpdatePoint:
         if self._current.port.resumption.open:
             settle_start(optimizer, self._current.models, self._current.port.resumption)
         scale = float(scaler.get_scale()) if _on_cpu(optimizer) else None
-        self._skipped(step, "GradScaler.step", {"loss_scale": scale})
+        self._skipped(step, "GradScaler.step", facts.StepSkipped(scale))
         self._readings.updates.forget()
         self._meet(step, optimizer)
         self._current.objectives.updated(optimizer)
@@ -272,15 +271,16 @@ class UpdatePoint:
         """``found`` reported to a fused optimizer whether to skip its update."""
         if found.device.type == "cpu":
             if bool(found):
-                self._skipped(step, source, {"loss_scale": None})
+                self._skipped(step, source, facts.StepSkipped())
             return
         with torch.no_grad():
             skips = DeviceRows(found.detach().reshape(()).float())
-        self._skipped(step, source, DeferredFact(lambda: {"loss_scale": None} if skips.resolve() else None))
+        later = DeferredFact(facts.StepSkipped, lambda: facts.StepSkipped() if skips.resolve() else None)
+        self._skipped(step, source, later)
 
-    def _skipped(self, step: OpenStep, source: str, data: Any) -> None:
-        if "step_skipped" in chosen_facts(self._current.port.config.facts):
-            step.records.facts.append(("step_skipped", source, data))
+    def _skipped(self, step: OpenStep, source: str, fact: facts.StepSkipped | DeferredFact[facts.StepSkipped]) -> None:
+        if fact.KIND in chosen_facts(self._current.port.config.facts):
+            step.records.add_fact(fact, source)
 
     def _with_closure(
         self, then: Callable[[], None], arguments: Any, kwargs: Any, closure: Callable[[], Any]
@@ -380,8 +380,10 @@ class UpdatePoint:
             bad = self._readings.norm(step.records, fresh, scale, known, model)
         if not bad or scaled:
             return
-        data = DeferredFact(bad.describe) if isinstance(bad, LateGradients) else describe_bad(bad)
-        step.records.facts.append(("nonfinite_gradients", "update point", data))
+        if isinstance(bad, LateGradients):
+            step.records.add_fact(DeferredFact(facts.NonfiniteGradients, bad.describe), "update point")
+        else:
+            step.records.add_fact(describe_bad(bad), "update point")
         for listener in self._current.events.gradients_suspected:
             listener(step, bad)
 

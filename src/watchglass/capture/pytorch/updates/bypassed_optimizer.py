@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from watchglass.capture.pytorch.training_state import TrainingState
 from watchglass.capture.pytorch.updates.noted_parameters import is_readable
-from watchglass.records import BypassedUpdates
+from watchglass.records import facts
 
 _log = logging.getLogger("watchglass")
 
@@ -44,7 +44,7 @@ class BypassedOptimizer:
         self._version: tuple[weakref.ref[Tensor], int, int] | None = None
         # Updates that were noticed too late to be recorded as steps.
         self._missed = 0
-        self._past: BypassedUpdates | None = None
+        self._past: facts.BypassedUpdates | None = None
         current.events.resting.append(self._rest)
 
     def stepped(self, optimizer: Optimizer) -> None:
@@ -95,8 +95,8 @@ class BypassedOptimizer:
         reason = f"{self._name} was replaced by a function that calls no hooks"
         if self._missed:
             reason = f"other code than {self._name} updates the weights; {self._missed} earlier updates are no steps"
-        first = BypassedUpdates(step, reason)
-        self._current.port.add_fact(first.to_fact(self._name))
+        first = facts.BypassedUpdates(step, reason)
+        self._current.port.add_fact(first, self._name)
         self._past = replace(first, steps=1)
         _log.warning(
             "watchglass: %s: since step %d its steps are recognised by the weights that they change, and recorded "
@@ -109,7 +109,7 @@ class BypassedOptimizer:
     def report(self) -> None:
         """Record how many of them there were, if there were any."""
         if self._past is not None:
-            self._current.port.add_fact(self._past.to_fact(self._name))
+            self._current.port.add_fact(self._past, self._name)
 
     @property
     def _name(self) -> str:

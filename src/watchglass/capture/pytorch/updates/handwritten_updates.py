@@ -24,7 +24,7 @@ from watchglass.capture.pytorch.updates.bypassed_optimizer import BypassedOptimi
 from watchglass.capture.pytorch.updates.noted_parameters import FollowedParameters, NotedParameter
 from watchglass.capture.pytorch.updates.update_counters import optimizer_of
 from watchglass.record import CapturedRecords
-from watchglass.records import UnsteppedBackwards
+from watchglass.records import facts
 
 #: Nodes of autograd that are looked through for tensors of no module; and after how many backwards without any of these
 #: no more are expected.
@@ -295,8 +295,8 @@ class HandwrittenUpdates:
 
     def _report(self) -> None:
         if self.on and not self.found and self._backwards:
-            report = UnsteppedBackwards(self._backwards, changes=self._changes, optimizer=self._idle)
-            self._current.port.add_fact(report.to_fact("backward"))
+            report = facts.UnsteppedBackwards(self._backwards, changes=self._changes, optimizer=self._idle)
+            self._current.port.add_fact(report, "backward")
         if not self.on:
             self._report_stopped()
         self._optimizer.report()
@@ -310,7 +310,7 @@ class HandwrittenUpdates:
         steps = step.mode_step - clock.first_train_step
         if steps and self._backwards >= _MANY_TIMES * max(steps, self._most):
             reason = "no optimizer stepped after any of them"
-            self._current.port.add_fact(UnsteppedBackwards(self._backwards, reason, steps=steps).to_fact("backward"))
+            self._current.port.add_fact(facts.UnsteppedBackwards(self._backwards, reason, steps=steps), "backward")
 
 
 def _leaves(root: Tensor) -> list[Tensor]:

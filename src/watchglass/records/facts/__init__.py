@@ -1,0 +1,36 @@
+"""The kinds of facts: each is declared once, for those who record it, rules, documentation and users.
+
+A kind is imported when it is first used, because a training process records few of them.
+"""
+
+from typing import TYPE_CHECKING
+
+from watchglass.lazy_imports import lazily
+
+if TYPE_CHECKING:
+    from watchglass.records.facts.clipping import Clip as Clip, LossScale as LossScale, StepSkipped as StepSkipped
+    from watchglass.records.facts.first_bad import (
+        NonfiniteGradients as NonfiniteGradients,
+        NonfiniteLoss as NonfiniteLoss,
+    )
+    from watchglass.records.facts.modules import TrainingFlags as TrainingFlags
+    from watchglass.records.facts.parameters import (
+        HeldParameters as HeldParameters,
+        Membership as Membership,
+        NamedParameters as NamedParameters,
+    )
+    from watchglass.records.facts.process import (
+        CaptureFault as CaptureFault,
+        ProfilerChanged as ProfilerChanged,
+        RecordedInterval as RecordedInterval,
+        Resumed as Resumed,
+        Stacks as Stacks,
+        TraceNotKept as TraceNotKept,
+    )
+    from watchglass.records.facts.updates import (
+        BypassedUpdates as BypassedUpdates,
+        UnsteppedBackwards as UnsteppedBackwards,
+    )
+
+if not TYPE_CHECKING:
+    __getattr__ = lazily(__name__)
