@@ -18,5 +18,5 @@ def boost(run: Path, capture: dict[str, Any], inputs: Any, rounds: int = 12, **p
     data = xgboost.DMatrix(inputs, labels)
     xgboost.train(
         {"objective": "binary:logistic", "nthread": 1, **parameters}, data, rounds, evals=[(data, "train")],
-        callbacks=[watchglass.xgboost_callback(run=run, strict=True, **capture)], verbose_eval=False,
+        callbacks=[watchglass.callback("xgboost", run=run, strict=True, **capture)], verbose_eval=False,
     )  # fmt: skip

@@ -28,14 +28,39 @@ if TYPE_CHECKING:
     from watchglass.records import Event, Finding, Mode, ModuleKind, Role, Severity
     from watchglass.rules import Needs, Rule
     from watchglass.run import Run, Runs, open_run, open_runs
-    from watchglass.session import save_scalar, save_tensor, watch, xgboost_callback
+    from watchglass.session import callback, save_scalar, save_tensor, watch
 
 
 __all__ = [
-    "Action", "Collection", "DeliverLater", "EndOfRunError", "Event", "Finding", "Hook", "Mode", "ModuleKind", "Needs",
-    "ProfileRefusedError", "ProfilerConfig", "Role", "Rule", "Run", "Runs", "Severity", "StepNotReadyError",
-    "StepNotRecordedError", "TrainingStopped", "UndeliverableError", "UnknownNameError", "__version__", "open_run",
-    "open_runs", "save_scalar", "save_tensor", "watch", "xgboost_callback",
+    "Action",
+    "Collection",
+    "DeliverLater",
+    "EndOfRunError",
+    "Event",
+    "Finding",
+    "Hook",
+    "Mode",
+    "ModuleKind",
+    "Needs",
+    "ProfileRefusedError",
+    "ProfilerConfig",
+    "Role",
+    "Rule",
+    "Run",
+    "Runs",
+    "Severity",
+    "StepNotReadyError",
+    "StepNotRecordedError",
+    "TrainingStopped",
+    "UndeliverableError",
+    "UnknownNameError",
+    "__version__",
+    "callback",
+    "open_run",
+    "open_runs",
+    "save_scalar",
+    "save_tensor",
+    "watch",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:

@@ -34,7 +34,7 @@ BOOSTING = """
 import numpy, xgboost, watchglass
 inputs = numpy.random.default_rng(0).normal(size=(64, 4))
 data = xgboost.DMatrix(inputs, inputs[:, 0] > 0)
-xgboost.train({"max_depth": 2}, data, 50, [(data, "train")], callbacks=[watchglass.xgboost_callback()])
+xgboost.train({"max_depth": 2}, data, 50, [(data, "train")], callbacks=[watchglass.callback("xgboost")])
 """
 EVERY_LOOK = "".join(LOOKS.values())
 

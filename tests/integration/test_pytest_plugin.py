@@ -191,7 +191,7 @@ def boost(rate=0.3):
     x = np.random.default_rng(0).normal(size=(200, 4))
     data = xgboost.DMatrix(x, x.sum(1))
     xgboost.train({"eta": rate, "nthread": 1}, data, 30, evals=[(data, "train")], verbose_eval=False,
-                  callbacks=[watchglass.xgboost_callback()])
+                  callbacks=[watchglass.callback("xgboost")])
 """
 
 

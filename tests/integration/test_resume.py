@@ -509,7 +509,7 @@ def test_a_booster_that_is_trained_on_goes_on_where_it_was(tmp_path: Path) -> No
     data = xgboost.DMatrix(inputs, inputs[:, 0] + 0.1 * rng.normal(size=60))
     model = None
     for rounds in (7, 4):
-        callback = watchglass.xgboost_callback(run=tmp_path / "run")
+        callback = watchglass.callback("xgboost", run=tmp_path / "run")
         model = xgboost.train({}, data, rounds, evals=[(data, "train")], verbose_eval=False,
                               xgb_model=model, callbacks=[callback])  # fmt: skip
     tables = read(tmp_path / "run")

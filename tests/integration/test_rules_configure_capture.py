@@ -211,7 +211,7 @@ def test_boosted_trees_keep_their_importances_whatever_the_rules_are(place: Path
     x = generator.normal(size=(200, 5))
     data = xgboost.DMatrix(x, (x[:, 0] > 0).astype(float))
     for rules in ("trees", "default", ["Overfit"]):
-        callback = watchglass.xgboost_callback(run="run", rules=rules, calibration="sagemaker")
+        callback = watchglass.callback("xgboost", run="run", rules=rules, calibration="sagemaker")
         xgboost.train({"objective": "binary:logistic"}, data, 5, evals=[(data, "train")], callbacks=[callback])
         assert "feature_importance/gain" in open_run("run").tensor_names(), rules
         subprocess.run(["rm", "-r", "run"], check=True)

@@ -62,7 +62,7 @@ def boost(
 
 
 def watching(path: Path, **settings: Any) -> TrainingCallback:
-    return watchglass.xgboost_callback(run=path, **{"strict": True, **settings})
+    return watchglass.callback("xgboost", run=path, **{"strict": True, **settings})
 
 
 def judged(path: Path) -> Evaluation:
@@ -329,7 +329,7 @@ def test_after_an_exception_the_callback_watches_the_next_training(tmp_path: Pat
 
 
 def test_training_runs_without_a_name_are_separate_runs(in_tmp_path: Path, data: Matrices) -> None:
-    callback = watchglass.xgboost_callback(strict=True)
+    callback = watchglass.callback("xgboost", strict=True)
     for _ in range(3):
         boost(data, 2, callback)
     runs = list((in_tmp_path / "runs").iterdir())
@@ -360,7 +360,7 @@ SCRIPT = """
     train(1)
     before = set(sys.modules)
     import watchglass
-    callback = watchglass.xgboost_callback()
+    callback = watchglass.callback("xgboost")
     train(3, callback)
     train(4, callback)
     print("imported", *sorted({name.split(".")[0] for name in set(sys.modules) - before} - sys.stdlib_module_names))
@@ -427,15 +427,15 @@ def test_settings_come_from_the_file_too_and_those_of_the_script_come_first(
 
 def test_what_is_wrong_is_said_where_the_callback_is_made() -> None:
     with pytest.raises(InvalidValueError, match="save_interval"):
-        watchglass.xgboost_callback(save_interval=0)
+        watchglass.callback("xgboost", save_interval=0)
     with pytest.raises(UnknownNameError, match="Overfit"):
-        watchglass.xgboost_callback(rules=["Overfitt"])
+        watchglass.callback("xgboost", rules=["Overfitt"])
     with pytest.raises(InvalidValueError, match="stop_on"):
-        watchglass.xgboost_callback(stop_on="errors")
+        watchglass.callback("xgboost", stop_on="errors")
 
 
 def test_without_xgboost_the_error_names_the_extra() -> None:
-    code = "import sys; sys.modules['xgboost'] = None; import watchglass; watchglass.xgboost_callback()"
+    code = "import sys; sys.modules['xgboost'] = None; import watchglass; watchglass.callback('xgboost')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.stderr.splitlines()[-1].startswith("watchglass.errors.MissingExtraError")
     assert "watchglass[xgboost]" in done.stderr
@@ -454,7 +454,7 @@ def test_once_stopped_under_watchglass_run_the_script_trains_no_more(
                 commit_stop(tmp_path / "run", 3, hook)
             return False
 
-    callback = watchglass.xgboost_callback()
+    callback = watchglass.callback("xgboost")
     model, _ = boost(data, 9, callback, StopAtTwo())
     assert model.num_boosted_rounds() == 3
     with pytest.raises(TrainingStopped):

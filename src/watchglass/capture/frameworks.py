@@ -17,6 +17,8 @@ class Entry(NamedTuple):
     """What a framework brings; each part is ``"package.module:Class"``, imported at first use, or "".
 
     Attributes:
+        module: The module whose import makes it known, if that is another than the key: a package may import its loop
+            when it is first used.
         loop: Its :class:`Loop`.
         arrays: Its :class:`Arrays`.
         modules: Its :class:`Modules`.
@@ -33,6 +35,7 @@ class Entry(NamedTuple):
     drives: bool = True
     discovers: bool = False
     add: str = ""
+    module: str = ""
 
 
 _PYTORCH = "watchglass.capture.pytorch"
@@ -45,11 +48,44 @@ FRAMEWORKS = {
         modules=f"{_PYTORCH}:PyTorchModules",
         discovers=True,
     ),
+    "accelerate": Entry(
+        loop="watchglass.capture.accelerate:AcceleratorLoop",
+        over=("torch",),
+        drives=False,
+        discovers=True,
+        module="accelerate.accelerator",
+    ),
+    "transformers": Entry(
+        loop="watchglass.capture.transformers:TrainerLoop",
+        over=("torch",),
+        drives=False,
+        discovers=True,
+        module="transformers.trainer",
+    ),
+    "lightning": Entry(
+        loop="watchglass.capture.lightning:LightningLoop",
+        over=("torch",),
+        drives=False,
+        discovers=True,
+        module="lightning.pytorch.trainer.trainer",
+    ),
+    "pytorch_lightning": Entry(
+        loop="watchglass.capture.lightning:PyTorchLightningLoop",
+        over=("torch",),
+        drives=False,
+        discovers=True,
+        module="pytorch_lightning.trainer.trainer",
+    ),
     "xgboost": Entry(
         loop="watchglass.capture.xgboost:XGBoostLoop",
-        add="give callbacks=[watchglass.xgboost_callback()] to xgboost.train, xgboost.cv or the estimator",
+        add="give callbacks=[watchglass.callback('xgboost')] to xgboost.train, xgboost.cv or the estimator",
     ),
 }
+
+
+def named_by(module: str) -> str:
+    """The key of the framework that the import of a module makes known."""
+    return next(name for name, entry in FRAMEWORKS.items() if (entry.module or name) == module)
 
 
 def members(part: str) -> Iterator[Any]:
@@ -63,7 +99,7 @@ def members(part: str) -> Iterator[Any]:
 def imported(part: str) -> Iterator[Entry]:
     """Entries of imported frameworks that bring a part, the outermost first."""
     entries = ((name, FRAMEWORKS[name]) for name in reversed(FRAMEWORKS))
-    return (entry for name, entry in entries if getattr(entry, part) and name in sys.modules)
+    return (entry for name, entry in entries if getattr(entry, part) and (entry.module or name) in sys.modules)
 
 
 @functools.cache

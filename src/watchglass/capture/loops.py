@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from watchglass.capture.frameworks import FRAMEWORKS, Entry, imported, member
 from watchglass.capture.port import Port
 from watchglass.config import Collection, environment
+from watchglass.errors import InvalidValueError
 
 
 class Loop(ABC):
@@ -42,6 +44,25 @@ class Loop(ABC):
             port: Gets all records; what is put into the framework is undone by ``port.detach_with``.
             watched: What :meth:`is_loop` accepts; None for every model that is trained.
         """
+
+    #: Names of further options of :meth:`callback`.
+    options: ClassVar[tuple[str, ...]] = ()
+
+    def callback(
+        self, open_port: Callable[[], Port], close_port: Callable[[Port, str | None], None], **options: Any
+    ) -> Any:
+        """A callback of the framework that watches each training of the loop that a script gives it to.
+
+        Args:
+            open_port: Makes or finds the port when training begins, in the thread that trains.
+            close_port: Called with that port when training has ended; a second argument is ``"failed"`` when an
+                exception ended it, else None.
+            **options: Those of :attr:`options`.
+
+        Raises:
+            InvalidValueError: The framework takes no callbacks.
+        """
+        raise InvalidValueError(f"{self.name} takes no callback; call watchglass.watch(model), or use watchglass run")
 
     def rank(self) -> int | None:
         """This process's rank in the group that trains, called during training; None where it trains alone."""

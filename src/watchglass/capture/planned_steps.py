@@ -14,20 +14,26 @@ _SPACES = ("args", "config", "cfg", "opt", "hparams", "params", "settings", "sel
 _MAX_FRAMES = 40
 
 
-def planned_steps(frame: types.FrameType | None) -> dict[str, Any] | None:
+def planned_steps(frame: types.FrameType | None, batches_per_step: int = 1) -> dict[str, Any] | None:
     """``{"steps", "source"}`` of the calling script, or None where no variable holds it.
 
     Searches the calling frames for variables with common names: a number of steps, or a number of epochs and a data
     loader of known length. The source names the variable.
+
+    Args:
+        frame: The innermost frame.
+        batches_per_step: Batches of an update.
     """
     for scope in _scopes(frame):
-        steps = _find(scope, _STEPS)
-        if steps is not None:
-            return {"steps": steps[1], "source": steps[0]}
+        found = _find(scope, _STEPS)
+        if found is not None:
+            return {"steps": found[1], "source": found[0]}
         epochs = _find(scope, _EPOCHS)
         loader = _loader(scope)
         if epochs is not None and loader is not None:
-            return {"steps": epochs[1] * loader[1], "source": f"{epochs[0]} x len({loader[0]})"}
+            # The last micro-batches of an epoch are an update of their own.
+            steps = epochs[1] * -(-loader[1] // batches_per_step)
+            return {"steps": steps, "source": f"{epochs[0]} x len({loader[0]})"}
     return None
 
 

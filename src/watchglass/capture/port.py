@@ -37,6 +37,23 @@ from watchglass.store import Store
 _log = logging.getLogger("watchglass")
 
 
+@dataclasses.dataclass
+class Advice:
+    """What a loop around a framework knows about the run and the framework does not.
+
+    Attributes:
+        planned_steps: Returns the planned number of updates, None if it is not known.
+        source: Where this number comes from.
+        batches_per_step: Returns the number of batches of an update.
+        stops: Whether the loop ends the run itself, as its framework does, once :meth:`Port.ends_before` says so.
+    """
+
+    planned_steps: Callable[[], int | None] = lambda: None
+    source: str = ""
+    batches_per_step: Callable[[], int] = lambda: 1
+    stops: bool = False
+
+
 class Port:
     """Captures one training process into a run. For one thread, the training's.
 
@@ -65,6 +82,7 @@ class Port:
         changes: What was committed for this process and is not applied yet.
         phase_clock: Monotonic clock of steps whose phases are recorded, and of their pauses and modules, in
             nanoseconds.
+        advice: What loops around the framework know.
         early_backwards: Backward passes before the first training step.
         rank: Returns this process's rank in its group, None if it trains alone. Called at the first training step.
         on_start: Called with the attempt, on the recorder's thread, when this process has become a worker of the run.
@@ -81,6 +99,7 @@ class Port:
         self.config, self.limits = config, limits
         self._pid = os.getpid()
         self.early_backwards = 0
+        self.advice = Advice()
         self.rank: Callable[[], int | None] = environment.group_rank
         self.phase_clock: Callable[[], int] = monotonic_ns
         self.on_start: list[Callable[[int], None]] = []
@@ -182,10 +201,16 @@ class Port:
             return
         self.changes.apply_to_profiler()
         stop = self.changes.stop_before(self.clock.next_train_step) if self.clock.at_boundary else None
-        if stop is not None:
+        if stop is not None and not self.advice.stops:
             self._stopped = True
             self.close()
             raise TrainingStopped(stop.reason)
+
+    def ends_before(self, step: int) -> bool:
+        """Whether a committed stop lets no TRAIN step begin from ``step`` on; then the caller ends the loop."""
+        stops = self.changes.stop_before(step) is not None
+        self._stopped |= stops
+        return stops
 
     def updated(self, step: OpenStep) -> None:
         """An optimizer has changed parameters: from here on the step survives the end of this process."""

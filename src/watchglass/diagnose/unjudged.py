@@ -115,9 +115,10 @@ def _seen(sighting: Sighting | None) -> str:
     """What was seen instead of a training step."""
     if sighting is None:
         return ""
-    names = [name for name in FRAMEWORKS if name in sighting.frameworks]
+    driving = [name for name, entry in FRAMEWORKS.items() if entry.drives]
+    names = [name for name in driving if name in sighting.frameworks]
     if not names:
-        return f": the script imported no framework that is watched ({', '.join(FRAMEWORKS)})"
+        return f": the script imported no framework that is watched ({', '.join(driving)})"
     imported = f": {' and '.join(names)} {'was' if len(names) == 1 else 'were'} imported"
     if sighting.backwards:
         return f"{imported}, backward ran {_times(sighting.backwards)}, and no update was observed"

@@ -251,7 +251,10 @@ def training_environment(job: Job, run: str, attempt: int) -> dict[str, str]:
     """The environment of this process with the bootstrap and the configuration of the session."""
     environ = dict(os.environ)
     environ["PYTHONPATH"] = with_bootstrap(environ.get("PYTHONPATH"), BOOTSTRAP)
-    groups = ([name for name, entry in FRAMEWORKS.items() if entry.discovers is found] for found in (True, False))
+    groups = (
+        [entry.module or name for name, entry in FRAMEWORKS.items() if entry.discovers is found]
+        for found in (True, False)
+    )
     environ[environment.FRAMEWORKS] = "|".join(map(" ".join, groups))
     environ.update(job.session(run, attempt).to_env())
     return environ

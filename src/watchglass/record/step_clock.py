@@ -87,6 +87,8 @@ class StepClock:
         self.number_of: Callable[[int], int] = lambda model: model
         # Number of an evaluation of which nothing is captured, as its model has no number: it may have been due.
         self._owed: int | None = None
+        #: The mode of a forward without gradients: EVAL, or PREDICT while a framework predicts.
+        self.evaluates_as = Mode.EVAL
         #: Number of the first TRAIN step: how many updates were made before this process.
         self.first_train_step = 0
 
@@ -343,7 +345,7 @@ class StepClock:
 
     def _open_evaluation(self, forward: Forward) -> None:
         model = self.leaders.get(forward.model, forward.model)
-        step = self._open(Mode.EVAL, forward.start_ns, self.next_train_step - 1, numbered=model >= 0)
+        step = self._open(self.evaluates_as, forward.start_ns, self.next_train_step - 1, numbered=model >= 0)
         step.records, step.model, self.evaluation = forward.records, model, step
         if model < 0:
             self._owed = step.mode_step if self._owed is None else self._owed
@@ -393,7 +395,8 @@ class StepClock:
         self._held = []
         # Their numbers were the last ones.
         self._next_global -= len(held)
-        self._next[Mode.EVAL] -= len(held)
+        for step in held:
+            self._next[step.mode] -= 1
         return held
 
     def _evaluated(self, forward: Forward, before: int) -> None:

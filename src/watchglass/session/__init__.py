@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         capture_of_rules as capture_of_rules,
         rule_specs as rule_specs,
     )
-    from watchglass.session.watching import watch as watch, xgboost_callback as xgboost_callback
+    from watchglass.session.watching import callback as callback, watch as watch
 
 if not TYPE_CHECKING:
     __getattr__ = lazily(__name__)

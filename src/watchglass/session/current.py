@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from watchglass.capture import Hook, Loop, attach, loop, report_uncaught
+from watchglass.capture import Hook, Loop, attach, loop, named_by, report_uncaught
 from watchglass.config import SessionConfig, environment
 
 _log = logging.getLogger("watchglass")
@@ -72,7 +72,7 @@ def on_framework_imported(name: str, begun_s: float | None = None) -> None:
     Never raises: a training run must not fail because it cannot be watched. One warning gives the reason.
 
     Args:
-        name: Name of the framework, ``"torch"``.
+        name: Name of the module that makes it known, ``"torch"``, ``"transformers.trainer"``.
         begun_s: Start of the import of this package, of :func:`time.perf_counter`; None if unknown.
     """
     if environment.disabled():
@@ -81,7 +81,7 @@ def on_framework_imported(name: str, begun_s: float | None = None) -> None:
         launch = SessionConfig.from_env()
         if launch is None:
             return
-        driver = loop(name)
+        driver = loop(named_by(name))
         hook = hook_of_launch(launch, driver, {})
         if not hook.active:
             return

@@ -9,8 +9,9 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import closing, suppress
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from watchglass.capture import FRAMEWORKS, Hook, Loop, Port, attach, loop, loop_of
 from watchglass.config import (
@@ -28,16 +29,14 @@ from watchglass.config import (
     local_path,
     read_file,
     scheme_of,
+    suggest,
 )
-from watchglass.errors import InvalidValueError, StoreError, TrainingStopped, importing
+from watchglass.errors import InvalidValueError, StoreError, TrainingStopped, UnknownNameError, importing
 from watchglass.records import Severity
 from watchglass.session.current import current_hook, hook_of_launch, set_current
 from watchglass.session.evaluator import WatchedEvaluator, WatchedSampler
 from watchglass.session.specs import action_specs, capture_of_rules, rule_specs, severity_of
 from watchglass.store import layout, open_store
-
-if TYPE_CHECKING:
-    from xgboost.callback import TrainingCallback
 
 _log = logging.getLogger("watchglass")
 
@@ -91,7 +90,7 @@ def watch(
     if driver is None:
         raise InvalidValueError(
             f"watch needs a model of an imported framework, such as torch.nn.Module, but got {type(model).__name__}; "
-            "for boosted trees use xgboost_callback, for other training loops use Hook"
+            "for boosted trees use watchglass.callback('xgboost'), for other training loops use Hook"
         )
     watching: dict[str, Any] = {
         "rules": rules, "calibration": calibration, "stop_on": stop_on, "actions": actions, "config_file": config_file,
@@ -114,37 +113,43 @@ def watch(
     return hook
 
 
-def xgboost_callback(
-    *, runs: str | os.PathLike[str] | None = None, train: str = "", loss: str = "", **watching: Any
-) -> TrainingCallback:
-    """A callback for ``xgboost.train``, ``xgboost.cv`` and the scikit-learn estimators that records the run.
+def callback(framework: str, *, runs: str | os.PathLike[str] | None = None, **watching: Any) -> Any:
+    """A callback of a framework that records each training of the loop that it is given to.
 
-    Each boosting round is a step. Metrics of all evaluation sets are recorded at every round, feature importances as
-    often as the overhead budget allows. Each use of the callback makes a run, or an attempt of the named run. Under
-    ``watchglass run`` it joins that run. Invalid arguments raise here, not when training begins.
+    For those who prefer a line in the script to ``watchglass run``. Each training makes a run, or an attempt of the
+    named run. Under ``watchglass run`` it joins that run. Invalid arguments raise here, not when training begins.
 
     Example::
 
+        Trainer(model=model, args=args, train_dataset=data, callbacks=[watchglass.callback("transformers")])
+        lightning.Trainer(callbacks=[watchglass.callback("lightning", rules="default", stop_on="error")])
         xgboost.train(params, dtrain, 500, evals=[(dtrain, "train"), (dvalid, "validation")],
-                      callbacks=[watchglass.xgboost_callback(rules="default", stop_on="error")])
+                      callbacks=[watchglass.callback("xgboost")])
 
     Args:
+        framework: ``"transformers"``, ``"lightning"``, ``"pytorch_lightning"`` or ``"xgboost"``.
         runs: As for :func:`watch`.
-        train: Name of the evaluation set with the training data; by default the first whose name contains "train".
-            scikit-learn's estimators name the sets ``validation_0`` and so on.
-        loss: Metric that is the loss, for custom metrics; by default the first known one (``logloss``, ``rmse`` ...).
         **watching: The other arguments and the settings of :func:`watch`, ``rules``, ``stop_on``, ``save_interval``
-            (rounds) and so on.
+            and so on. For XGBoost also ``train``, the name of the evaluation set with the training data (by default
+            the first whose name contains "train"; scikit-learn's estimators name the sets ``validation_0`` and so on),
+            and ``loss``, the metric that is the loss (by default the first known one, ``logloss``, ``rmse`` ...).
+
+    Returns:
+        ``transformers.TrainerCallback``, ``lightning.Callback`` or ``xgboost.callback.TrainingCallback``.
 
     Raises:
-        MissingExtraError: XGBoost is not installed.
-        InvalidValueError: An unknown or invalid setting.
+        MissingExtraError: The framework is not installed.
+        InvalidValueError: A framework that takes no callback; an unknown or invalid setting.
         MissingFileError: ``config_file`` does not exist.
-        UnknownNameError: A rule that does not exist.
+        UnknownNameError: No such framework, or a rule that does not exist.
     """
-    with importing("xgboost_callback needs XGBoost", "xgboost"):
-        from watchglass.capture.xgboost import XGBoostCallback
-    driver = loop("xgboost")
+    entry = FRAMEWORKS.get(framework)
+    if entry is None:
+        raise UnknownNameError(f"no framework {framework!r} is known{suggest(framework, list(FRAMEWORKS))}")
+    with importing(f'callback("{framework}") needs {framework}', framework):
+        import_module(entry.module or framework)
+        driver = loop(framework)
+    options = {name: watching.pop(name) for name in driver.options if name in watching}
     call = _WatchCall(driver, **watching)
 
     def begin() -> Port:
@@ -160,7 +165,7 @@ def xgboost_callback(
         if SessionConfig.from_env() is None:  # under a launcher the hook stays open: the script may train again
             port.close(status)
 
-    return XGBoostCallback(begin, end, train=train, loss=loss)
+    return driver.callback(begin, end, **options)
 
 
 class _WatchCall:

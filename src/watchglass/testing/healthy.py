@@ -111,7 +111,7 @@ def _trained(training: Callable[[], Any], config: EvaluatorConfig, settings: dic
             raise failure from None
         raise AssertionError(
             "the run could not be judged: no training step was seen; does the function train, with PyTorch or with "
-            "watchglass.xgboost_callback()?"
+            "watchglass.callback('xgboost')?"
         ) from None
     if failure is not None and not counted(found, terms):
         raise failure

@@ -75,7 +75,7 @@ def _session(config: SessionConfig) -> Iterator[None]:
 @contextmanager
 def _watched_when_imported(begun: Callable[[], None]) -> Iterator[None]:
     """Watches frameworks: imported ones now, others as soon as the function imports them."""
-    names = {name for name, entry in FRAMEWORKS.items() if entry.discovers}
+    names = {entry.module or name for name, entry in FRAMEWORKS.items() if entry.discovers}
     for name in names & set(sys.modules):
         _imported(name, begun)
     finder = _Finder(names - set(sys.modules), begun)

@@ -62,7 +62,7 @@ def test_what_the_process_has_not_imported_is_not_asked() -> None:
 
 def test_watch_refuses_what_is_no_model() -> None:
     with pytest.raises(
-        InvalidValueError, match=r"such as torch.nn.Module, but got Tensor; for boosted trees use xgboost_callback"
+        InvalidValueError, match=r"such as torch.nn.Module, but got Tensor; for boosted trees use callback"
     ):
         watchglass.watch(torch.ones(2))
 
@@ -73,7 +73,7 @@ def test_frameworks_of_a_launched_process_share_its_hook(launched: Path) -> None
     assert watchglass.watch(torch.nn.Linear(2, 1), save_interval=1) is hook
     inputs = np.random.default_rng(0).normal(size=(20, 2))
     data = xgboost.DMatrix(inputs, inputs.sum(1))
-    callback = watchglass.xgboost_callback()
+    callback = watchglass.callback("xgboost")
     xgboost.train({"nthread": 1}, data, 3, evals=[(data, "train")], verbose_eval=False, callbacks=[callback])
     assert current_hook() is hook
     hook.close()

@@ -55,13 +55,13 @@ def test_loops_without_steps(run_path: Path, steps: int, backwards: int, why: st
         ),
         (
             Sighting(("xgboost",)),
-            ": xgboost was imported, which is not watched by itself: give callbacks=[watchglass.xgboost_callback()] to "
-            "xgboost.train, xgboost.cv or the estimator",
+            ": xgboost was imported, which is not watched by itself: give callbacks=[watchglass.callback('xgboost')] "
+            "to xgboost.train, xgboost.cv or the estimator",
         ),
         (
             Sighting(("torch", "xgboost")),
             ": torch and xgboost were imported, and no backward was observed; for xgboost, give "
-            "callbacks=[watchglass.xgboost_callback()] to xgboost.train, xgboost.cv or the estimator",
+            "callbacks=[watchglass.callback('xgboost')] to xgboost.train, xgboost.cv or the estimator",
         ),
     ],
 )

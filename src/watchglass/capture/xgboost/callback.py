@@ -27,6 +27,7 @@ class XGBoostLoop(Loop):
     """No model is given to ``watch``: ``xgboost.train`` makes its own, and the script gives it a callback."""
 
     name = "xgboost"
+    options = ("train", "loss")
     #: The vectors of feature importances too, one number for each feature.
     collections = (Collection("feature_importance", save_raw=True),)
 
@@ -37,6 +38,12 @@ class XGBoostLoop(Loop):
     def attach(self, port: Port, watched: None = None) -> XGBoostCallback:
         """A callback that records into a port which is open already."""
         return XGBoostCallback(lambda: port)
+
+    def callback(
+        self, open_port: Callable[[], Port], close_port: Callable[[Port, str | None], None], **options: str
+    ) -> XGBoostCallback:
+        """A callback for ``xgboost.train``, ``xgboost.cv`` and the scikit-learn estimators."""
+        return XGBoostCallback(open_port, close_port, **options)
 
     def rank(self) -> int | None:
         """Rank in the group of XGBoost's communicator, which only the training thread can read."""

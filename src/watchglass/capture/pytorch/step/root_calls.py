@@ -427,7 +427,12 @@ def describe_training(current: TrainingState, step: OpenStep) -> None:
         "compiled": any(is_compiled(root) for root in models.roots()),
     }
     step.records.facts.append(("model", "second step", data))
-    given = current.port.config.planned_steps
-    planned: dict[str, Any] | None = {"steps": given, "source": "as given"} if given else planned_steps(sys._getframe())
+    given, advice = current.port.config.planned_steps, current.port.advice
+    advised = None if given else advice.planned_steps()
+    planned: dict[str, Any] | None
+    if given or advised:
+        planned = {"steps": given or advised, "source": "as given" if given else advice.source}
+    else:
+        planned = planned_steps(sys._getframe(), advice.batches_per_step())
     if planned is not None:
         step.records.facts.append(("planned_steps", planned["source"], planned))
