@@ -52,8 +52,8 @@ class PyTorchLightningLoop(_PackageLoop):
     name, package = "pytorch_lightning", "pytorch_lightning"
 
 
-class Reporting:
-    """Reports to a port what a trainer knows; the methods are those of ``Callback`` of Lightning."""
+class FitListener:
+    """ListeningCallback to a port what a trainer knows; the methods are those of ``Callback`` of Lightning."""
 
     def __init__(self, port: Port) -> None:
         guarded = port.guarded
@@ -123,8 +123,8 @@ def callbacks_of(package: str) -> tuple[type[Any], type[Any]]:
     """Classes of callbacks for one of the packages: one that reports to a port, one that opens a run for each fit."""
     base: Any = sys.modules[f"{package}.callbacks.callback"].Callback
 
-    class Reports(Reporting, base):  # type: ignore[misc]
-        """Reports to a port."""
+    class ListeningCallback(FitListener, base):  # type: ignore[misc]
+        """ListeningCallback to a port."""
 
     class WatchingCallback(base):  # type: ignore[misc]
         """Watches each call of ``fit``."""
@@ -142,7 +142,7 @@ def callbacks_of(package: str) -> tuple[type[Any], type[Any]]:
                 self._close(self._port, "failed")
             self._port = port = self._open()
             attach(port, loop("torch"), pl_module)
-            self._reports = Reports(port)
+            self._reports = ListeningCallback(port)
             trainer.callbacks.append(self._reports)
 
         def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
@@ -152,7 +152,7 @@ def callbacks_of(package: str) -> tuple[type[Any], type[Any]]:
                 trainer.callbacks.remove(self._reports)
                 self._close(port, None)
 
-    return Reports, WatchingCallback
+    return ListeningCallback, WatchingCallback
 
 
 def _listen(port: Port, kinds: tuple[type[Any], type[Any]], trainer: Any) -> None:
