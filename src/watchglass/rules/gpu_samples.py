@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from watchglass.records import count
-from watchglass.tables import MetricSeries, Window
+from watchglass.tables import MetricSeries, StreamRows, Window
 
 
-def of_used_gpus(window: Window, metric: str) -> MetricSeries:
+def of_used_gpus(window: StreamRows, metric: str) -> MetricSeries:
     """The samples of a metric of the GPUs on which the run has processes; of all GPUs where that is not known.
 
     Args:
@@ -33,7 +33,7 @@ def of_used_gpus(window: Window, metric: str) -> MetricSeries:
     )  # fmt: skip
 
 
-def with_busiest(busy: Sequence[float], windows: Iterable[Window]) -> list[float]:
+def with_busiest(busy: Sequence[float], windows: Iterable[StreamRows]) -> list[float]:
     """The sum over samples of the utilization of the run's busiest GPU, in percent, and their number.
 
     Args:

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -38,15 +38,13 @@ from watchglass.records import (
 from watchglass.run.clocks import LATEST, wall_times
 from watchglass.run.operators import Operators, operators_in
 from watchglass.run.python_profiles import PythonProfile, python_profiles_in
+from watchglass.run.run_records import RunRecords
 from watchglass.run.samples import long_form
 from watchglass.run.statistics_query import FIELDS, Layout, Rows, StatisticsQuery, spans, texts
 from watchglass.run.table import Table
 from watchglass.run.waiting import reading_again
 from watchglass.run.worker import Worker
 from watchglass.tables import Selection, StreamPart, WorkerTables
-
-if TYPE_CHECKING:
-    from watchglass.run.run import Run
 
 _Columns = dict[str, Any]
 
@@ -86,7 +84,7 @@ def table_names() -> tuple[str, ...]:
     return (*(kind.name for kind in ROW_KINDS.values()), *WINDOW_TABLES)
 
 
-def table_of(run: Run, name: str, words: frozenset[str] | None = None) -> Table:
+def table_of(run: RunRecords, name: str, words: frozenset[str] | None = None) -> Table:
     """A table by name.
 
     Args:
@@ -131,7 +129,7 @@ class RunTables:
         histograms: Also the histograms of statistics, which are only read with ``everything``.
     """
 
-    def __init__(self, run: Run, *, everything: bool = False, histograms: bool = False) -> None:
+    def __init__(self, run: RunRecords, *, everything: bool = False, histograms: bool = False) -> None:
         self._run, self._histograms = run, histograms
         none = _WorkerAttempt(Worker("", {}), 0, WorkerTables(), everything=everything)
         self._attempts = [none] + [

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from watchglass.errors import EXIT_STOPPED
 from watchglass.records import Failure, Sighting, without_reason
+from watchglass.run.run_records import RunRecords
 from watchglass.store import LaunchEnd, begun_ns, has_attempt, layout, read_launch_ends
-
-if TYPE_CHECKING:
-    from watchglass.run.run import Run
 
 #: As a shell calls it: ended by SIGTERM, which torchrun and schedulers send to ranks because another one failed.
 _TERMINATED = 128 + 15
@@ -30,7 +28,7 @@ class Ending(NamedTuple):
     early: tuple[Failure, ...] = ()
 
 
-def ending_of(run: Run) -> Ending:
+def ending_of(run: RunRecords) -> Ending:
     """The end of the newest attempt, by what was read and by the processes of this machine now.
 
     Of several failures the earliest counts, as the reason for the others. A process that was killed, or disappeared,
@@ -71,7 +69,7 @@ def ending_of(run: Run) -> Ending:
     return Ending(not waiting and bool(run.workers or ends), first, tuple(early))
 
 
-def sighting_of(run: Run) -> Sighting | None:
+def sighting_of(run: RunRecords) -> Sighting | None:
     """What was seen of frameworks in the newest attempt, where no training step was recorded; None if unknown.
 
     Raises:
@@ -81,7 +79,7 @@ def sighting_of(run: Run) -> Sighting | None:
     return Sighting.of_all(end.sighting for end in ends.values() if end.sighting is not None)
 
 
-def state_of(run: Run) -> str:
+def state_of(run: RunRecords) -> str:
     """How a run ended, in words.
 
     ``finished``, ``failed``, ``interrupted``, ``stopped``, or ``lost``: its processes are dead, for an unknown reason.
@@ -105,7 +103,7 @@ def state_of(run: Run) -> str:
     return "not finished" if run.workers else "no data"
 
 
-def _newest(run: Run) -> int:
+def _newest(run: RunRecords) -> int:
     if run.fixed_attempt is not None:
         return run.fixed_attempt
     attempt = max(run.attempts, default=0)
@@ -114,7 +112,7 @@ def _newest(run: Run) -> int:
     return attempt
 
 
-def _launch(run: Run, attempt: int) -> tuple[int, dict[int, LaunchEnd]]:
+def _launch(run: RunRecords, attempt: int) -> tuple[int, dict[int, LaunchEnd]]:
     """The attempt in which the launch of an attempt began, and the reports of its launchers since then.
 
     Processes of one launch that train by themselves, one after the other, may have an attempt each.
@@ -137,7 +135,7 @@ def _failure_of(worker: str, events: list[dict[str, Any]]) -> list[Failure]:
     return [replace(reported, worker=worker, wall_ns=reported.wall_ns or _integer(left.get("wall_ns")))]
 
 
-def _dead(run: Run, attempt: int) -> set[str]:
+def _dead(run: RunRecords, attempt: int) -> set[str]:
     """Workers whose process is dead, as seen from this machine or by an evaluator."""
     dead: set[str] = set()
     for seen in run.journal.observations:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from watchglass.records import Fact, Finding, Mode, Observation, RuleStatus
 from watchglass.run.numbering.lineage import StepRange
-from watchglass.tables import RowLog
-
-if TYPE_CHECKING:
-    from watchglass.run.run import Run
+from watchglass.run.reading import Journal
+from watchglass.run.worker import Worker
+from watchglass.tables import RowLog, WorkerTables
 
 #: Rows behind the new ones in which these are looked for first.
 _NEAR = 256
@@ -56,7 +55,8 @@ class News:
     journal: tuple[Finding | RuleStatus | Observation, ...]
     cursor: Cursor
     _since: Cursor
-    _run: Run
+    _names: Sequence[str]
+    _worker: Callable[[str | None], Worker]
 
     def __bool__(self) -> bool:
         return self.frames > 0 or self.rebuilt or bool(self.journal) or bool(self.workers)
@@ -70,11 +70,11 @@ class News:
     def workers(self) -> tuple[str, ...]:
         """Workers that have new complete steps, by rank."""
         found = {who for (_, who), new in self._ends() if len(new)}
-        return tuple(worker for worker in self._run.workers if worker in found)
+        return tuple(worker for worker in self._names if worker in found)
 
     def steps(self, mode: Mode | str = Mode.TRAIN, worker: str | None = None) -> NDArray[np.int64]:
         """New complete steps of a mode, ascending int64[n]; a step that was written twice may come again."""
-        source, mode = self._run.worker(worker), Mode.of(mode)
+        source, mode = self._worker(worker), Mode.of(mode)
         course, found = source.columns, [np.empty(0, np.int64)]
         for (attempt, who), ends in self._ends():
             if who != source.name or attempt not in source.attempts:
@@ -90,7 +90,7 @@ class News:
 
     def facts(self, kind: str | None = None, worker: str | None = None) -> list[Fact]:
         """New facts of a worker, in the order of :meth:`Run.facts`."""
-        source = self._run.worker(worker)
+        source = self._worker(worker)
         was_there = source.name in self._since.newest
         known = {at: count for (at, who), count in self._since.facts.items() if was_there and who == source.name}
         return source.facts(kind, known)
@@ -102,18 +102,41 @@ class News:
             yield key, log.rows[len(known) :]
 
 
-def cursor_of(run: Run, parts: tuple[StepRange, ...]) -> Cursor:
-    """The cursor of a run as it is read now."""
-    tables = run.reading.tables
+def cursor_of(
+    parts: tuple[StepRange, ...],
+    tables: Mapping[tuple[int, str], WorkerTables],
+    workers: Sequence[str],
+    journal: Journal,
+) -> Cursor:
+    """The cursor of a run as it is read now.
+
+    Args:
+        parts: The TRAIN steps that count.
+        tables: The records of each worker in each attempt.
+        workers: Names of the workers that count.
+        journal: The journal.
+    """
     ends = {key: found.steps.log for key, found in tables.items()}
-    recorded = sorted((attempt, who) for (attempt, who), log in ends.items() if len(log) and who in run.workers)
-    newest = dict.fromkeys(run.workers, -1) | {who: attempt for attempt, who in recorded}
+    recorded = sorted((attempt, who) for (attempt, who), log in ends.items() if len(log) and who in workers)
+    newest = dict.fromkeys(workers, -1) | {who: attempt for attempt, who in recorded}
     facts = {key: found.facts_read for key, found in tables.items()}
-    return Cursor(parts, newest, ends, facts, (run.journal, len(run.journal.arrived)))
+    return Cursor(parts, newest, ends, facts, (journal, len(journal.arrived)))
 
 
-def news_of(run: Run, since: Cursor, now: Cursor, frames: int) -> News:
-    """The news between two cursors of a run."""
+def news_of(
+    since: Cursor, now: Cursor, frames: int, journal: Journal, workers: Sequence[str],
+    worker: Callable[[str | None], Worker],
+) -> News:  # fmt: skip
+    """The news between two cursors of a run.
+
+    Args:
+        since: The earlier one.
+        now: The later one.
+        frames: Frames that were read between them.
+        journal: The journal.
+        workers: Names of the workers.
+        worker: A worker of this name.
+    """
     newest = max((attempt for attempt, _ in now.ends), default=0)
     # A newer attempt may have continued without a worker, which then left the run.
     counted = since.parts != now.parts or any(
@@ -125,9 +148,9 @@ def news_of(run: Run, since: Cursor, now: Cursor, frames: int) -> News:
         (attempt, who) not in now.ends or _moved(known, now.ends[attempt, who], attempt, newest)
         for (attempt, who), known in since.ends.items()
     )
-    journal, begin = since.journal
-    arrived = run.journal.arrived[begin if journal is run.journal and not rebuilt else 0 :]
-    return News(frames, rebuilt, tuple(arrived), now, since if not rebuilt else Cursor(), run)
+    read, begin = since.journal
+    arrived = journal.arrived[begin if read is journal and not rebuilt else 0 :]
+    return News(frames, rebuilt, tuple(arrived), now, since if not rebuilt else Cursor(), workers, worker)
 
 
 def _moved(known: RowLog, now: RowLog, attempt: int, newest: int) -> bool:

@@ -15,10 +15,10 @@ from watchglass.records import COMPARED_STEPS, PYTHON_PROFILERS, Mode, WindowRef
 from watchglass.run.ending import ending_of
 from watchglass.run.operators import Operators, operators_in
 from watchglass.run.python_profiles import PythonProfile, python_profiles_in
+from watchglass.run.run_records import RunRecords
 from watchglass.store import attempts
 
 if TYPE_CHECKING:
-    from watchglass.run.run import Run
     from watchglass.tables import WorkerTables
 
 
@@ -37,7 +37,7 @@ class ProfileRequest(Generic[T]):
         read: Gives the windows that a worker recorded, by its name and tables.
     """
 
-    run: Run
+    run: RunRecords
     attempt: int
     number: int
     steps: range
@@ -117,20 +117,22 @@ class ProfileRequest(Generic[T]):
 
 
 def request_profile(
-    run: Run, steps: int, start: int | None, *, reason: str = "", finding: str = ""
+    run: RunRecords, steps: int, start: int | None, *, reason: str = "", finding: str = ""
 ) -> ProfileRequest[Operators]:
     """See :meth:`Run.profile`; ``reason`` and ``finding`` are as for :class:`~watchglass.control.ProfileWindow`."""
     return _request(run, ProfileWindow(steps, reason, finding), start, operators_in)
 
 
-def request_python_profile(run: Run, steps: int, start: int | None, profiler: str) -> ProfileRequest[PythonProfile]:
+def request_python_profile(
+    run: RunRecords, steps: int, start: int | None, profiler: str
+) -> ProfileRequest[PythonProfile]:
     """See :meth:`Run.profile_python`."""
     if profiler not in PYTHON_PROFILERS:
         raise InvalidValueError(f"profiler must be one of {', '.join(PYTHON_PROFILERS)} but got {profiler!r}")
     return _request(run, ProfileWindow(steps, profile=profiler), start, python_profiles_in)
 
 
-def change_profiler(run: Run, settings: Mapping[str, Any]) -> int:
+def change_profiler(run: RunRecords, settings: Mapping[str, Any]) -> int:
     """See :meth:`Run.change_profiler`."""
     window = ProfileWindow(0, settings=settings)
     attempt, next_step, lead = _running(run)
@@ -143,7 +145,7 @@ def change_profiler(run: Run, settings: Mapping[str, Any]) -> int:
 
 
 def _request(
-    run: Run, window: ProfileWindow, start: int | None, read: Callable[[str, WorkerTables], list[T]]
+    run: RunRecords, window: ProfileWindow, start: int | None, read: Callable[[str, WorkerTables], list[T]]
 ) -> ProfileRequest[T]:
     steps = window.steps
     if start is not None and (type(start) is not int or start < 1):
@@ -159,7 +161,7 @@ def _request(
     return ProfileRequest(run, attempt, commit.number, range(at_step, at_step + steps), read)
 
 
-def _running(run: Run) -> tuple[int, int, int]:
+def _running(run: RunRecords) -> tuple[int, int, int]:
     """The attempt that goes on, and its progress."""
     run.refresh()
     attempt = max(attempts(run.store), default=0)
@@ -170,7 +172,7 @@ def _running(run: Run) -> tuple[int, int, int]:
     return attempt, *_progress(run, attempt)
 
 
-def _progress(run: Run, attempt: int) -> tuple[int, int]:
+def _progress(run: RunRecords, attempt: int) -> tuple[int, int]:
     """The next TRAIN step of the furthest worker, and the steps until all workers will have read a request.
 
     One worker waits for no other: it begins as soon as it has read the request.
@@ -191,7 +193,7 @@ def _progress(run: Run, attempt: int) -> tuple[int, int]:
     return next_step, math.ceil(delay_s / max(min(lengths), 1e-6))
 
 
-def _tables(run: Run, attempt: int) -> dict[str, WorkerTables]:
+def _tables(run: RunRecords, attempt: int) -> dict[str, WorkerTables]:
     """What each worker recorded in an attempt."""
     found = {name: run.worker(name).attempts.get(attempt) for name in run.workers}
     return {name: tables for name, tables in found.items() if tables is not None}

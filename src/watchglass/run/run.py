@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from copy import copy
 from datetime import datetime
 from typing import Any, overload
 
@@ -12,22 +11,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from watchglass.config import suggest
-from watchglass.errors import InvalidValueError, UnknownNameError
+from watchglass.errors import UnknownNameError
 from watchglass.records import Fact, Mode, ModelSummary, Role, count, judged
 from watchglass.run.ending import state_of
 from watchglass.run.loader_workers import LoaderWorkers, loader_workers_of
 from watchglass.run.markup import page
 from watchglass.run.module_times import ModuleTimes, module_times_of
-from watchglass.run.news import Cursor, News, cursor_of, news_of
 from watchglass.run.numbering.course import STORED_MODES
-from watchglass.run.numbering.lineage import Lineage, Seam, trace
 from watchglass.run.numbering.steps import Range, half_open
 from watchglass.run.operators import Operators, operators_in
 from watchglass.run.profiled_windows import windows_of
 from watchglass.run.profiling import ProfileRequest, change_profiler, request_profile, request_python_profile
 from watchglass.run.python_profiles import PythonProfile, python_profiles_in
-from watchglass.run.reading import Reading
 from watchglass.run.recorded_step import RecordedStep
+from watchglass.run.run_records import RunRecords
 from watchglass.run.samples import Moment, Samples, overview, samples_of
 from watchglass.run.stages import Stages, stages_of
 from watchglass.run.statistics_query import StatisticsQuery
@@ -36,19 +33,11 @@ from watchglass.run.summaries import count_steps, models_of
 from watchglass.run.table import Table, run_query
 from watchglass.run.tensor import Tensor
 from watchglass.run.waiting import locate, reading_again, wait_for
-from watchglass.run.worker import Worker
 from watchglass.store import (
-    Manifest,
     Problem,
-    Store,
-    attempts,
-    is_alive,
-    layout,
     open_store,
-    read_claims,
-    read_manifest,
 )
-from watchglass.tables import Selection, StatisticsRows, Stretch, WorkerTables
+from watchglass.tables import Selection, StatisticsRows, Stretch
 
 #: Scalars that the page of a run shows in a notebook; a search over a hundred models has a thousand.
 _MOST_ROWS = 100
@@ -73,7 +62,7 @@ def open_run(path: str | os.PathLike[str], *, attempt: int | None = None, steps:
     return Run(open_store(os.fspath(path)), attempt=attempt, steps=steps)
 
 
-class Run:
+class Run(RunRecords):
     """A run over all its attempts, or one of them. For one thread, except a :meth:`snapshot`. Only :meth:`profile`
     writes. Damaged parts are omitted, see ``problems``.
 
@@ -83,111 +72,8 @@ class Run:
 
     Methods that take a step raise :class:`StepNotReadyError` for a step that is still to come, :class:`EndOfRunError`
     for one after the end of the run, and :class:`StepNotRecordedError` for one that was not recorded. All three are
-    :class:`UnknownNameError`.
-
-    Attributes:
-        store: The store of the run.
-        location: The location of the run, as the caller gave it.
-        manifest: The manifest of the run.
-        opened_steps: The TRAIN steps that it was opened with, half-open; None for all.
-        attempts: Numbers of the attempts that have data, oldest first.
-        attempt: The attempt that the caller chose, else the newest with a step, else the newest.
-        fixed_attempt: The attempt that the caller chose; None for all attempts.
-        seams: The joints between attempts; ``str()`` of one is a sentence.
-        workers: Names of the workers, by rank.
-        streams: Names of the streams; their rows are in the tables of kinds that are keyed by time.
-        modes: Modes with complete steps.
-        finished: Whether every worker that joined the newest attempt has left; False while no worker has joined.
-        journal: The evaluator's records: findings, statuses, observations.
-        cursor: The extent to which the run was read.
-        reading: Everything that was read, with the step numbers of the attempts.
+    :class:`UnknownNameError`. Its attributes are those of :class:`~watchglass.run.run_records.RunRecords`.
     """  # noqa: D205
-
-    def __init__(self, store: Store, *, attempt: int | None = None, steps: Range | None = None) -> None:
-        self.store = store
-        self.location = store.location
-        self.manifest: Manifest = read_manifest(store)
-        self.opened_steps = half_open(steps)
-        self.attempt = attempt or 0
-        self.seams: tuple[Seam, ...] = ()
-        self.cursor = Cursor()
-        self.reading = Reading(store, self.opened_steps)
-        self.fixed_attempt = attempt
-        self._matches: dict[int, int | None] = {}
-        self._lineage: Lineage | None = None
-        self._workers: dict[str, Worker] = {}
-        self._before: dict[str, Worker] = {}
-        if attempt is not None and attempt not in attempts(store):
-            raise UnknownNameError(f"{self.location} has no attempt {attempt}; it has {len(attempts(store))}, from 0")
-        self.refresh()
-
-    def refresh(self, *, since: Cursor | None = None, again: bool = False) -> News:
-        """Read the records since the last call; returns the news, which are false where there are none. Never waits.
-
-        The time depends on the number of new records, not on the length of the run: a reader can follow step by step.
-
-        Args:
-            since: Return the news since this cursor, for one of several readers; since the last call if None.
-            again: Drop everything and read all of it again.
-
-        Raises:
-            InvalidValueError: This is a snapshot.
-        """
-        if self.is_snapshot:
-            raise InvalidValueError("a snapshot cannot be refreshed; refresh its run, and take another snapshot")
-        if again:
-            self.reading.restart()
-        frames = self.reading.refresh()
-        before = self.cursor
-        if frames or again or not self._workers:
-            self._look()
-            self.cursor = cursor_of(self, self._lineage.parts if self._lineage is not None else ())
-        return news_of(self, before if since is None else since, self.cursor, frames)
-
-    def snapshot(self) -> Run:
-        """The run as it was read so far, which no later refresh changes; for any number of threads.
-
-        It shares its memory with this run, and may be read while this run is refreshed. It cannot be refreshed. Data
-        that is read from the store on demand (statistics, whole tensors) raises :class:`CompactedError` where it was
-        removed since. ``lost`` shows the present processes, and ``problems`` grow as more data is read.
-        """
-        found = copy(self)
-        found.reading = self.reading.snapshot()
-        found._workers, found._before = {}, self._before | self._workers
-        found._matches = dict(self._matches)
-        found._look()
-        for name in found.workers:
-            found.worker(name).columns  # noqa: B018  # continues the results of this run, which change
-        return found
-
-    @property
-    def is_snapshot(self) -> bool:
-        """Whether it is a snapshot, which is never refreshed."""
-        return self.reading.is_snapshot
-
-    def _look(self) -> None:
-        """Set the attributes from what was read."""
-        reading = self.reading
-        self._before |= self._workers
-        self._workers.clear()
-        self.journal = reading.journal
-        keys = reading.tables
-        self.attempts = sorted({attempt for attempt, _ in keys})
-        if self.fixed_attempt is None:
-            first = reading.first_workers()
-            self._lineage = trace(first, self._matches)
-            self.seams = self._lineage.seams
-            newest = max(self.attempts, default=0)
-            self.attempt = max((at for at, tables in first.items() if len(tables.steps.log)), default=newest)
-            counting = {part.attempt for part in self._lineage.parts} | {self.attempt, newest}
-        else:
-            counting = {self.fixed_attempt}
-        self.workers = sorted({who for attempt, who in keys if attempt in counting}, key=layout.worker_order)
-        self.streams = sorted(reading.streams.parts)
-        team = [Worker(who, {at: found}) for (at, who), found in keys.items() if at == self.attempts[-1]]
-        self.finished = bool(team) and all(worker.left for worker in team)
-        modes = self.worker().columns["mode"]
-        self.modes = [mode for mode in STORED_MODES if (modes == mode).any()]
 
     def wait_for_steps(
         self,
@@ -214,28 +100,6 @@ class Run:
             UnknownNameError: There is no such worker.
         """
         wait_for(self, steps, Mode.of(mode), worker, timeout_s, poll_s)
-
-    def worker(self, name: str | None = None) -> Worker:
-        """A worker: its tables, lifecycle and steps; an empty one where the run has no worker yet.
-
-        Raises:
-            UnknownNameError: There is no such worker.
-        """
-        if name is not None and name not in self.workers:
-            raise UnknownNameError(
-                f"{self.location} has no worker {name!r}; it has {', '.join(self.workers) or 'none'}"
-            )
-        chosen = name if name is not None else self.workers[0] if self.workers else ""
-        if chosen not in self._workers:
-            tables = {attempt: found for (attempt, who), found in self.reading.tables.items() if who == chosen}
-            if self.fixed_attempt is not None:
-                tables = {attempt: found for attempt, found in tables.items() if attempt == self.fixed_attempt}
-            over = bool(tables) and max(tables) < max(self.attempts, default=0)
-            self._workers[chosen] = Worker(
-                chosen, tables or {self.attempt: WorkerTables(self.store)}, self._lineage, steps=self.opened_steps,
-                over=over, before=self._before.pop(chosen, None),
-            )  # fmt: skip
-        return self._workers[chosen]
 
     # Steps
 
@@ -342,7 +206,7 @@ class Run:
         if not source.has(name):
             known = list(source.infos())
             raise UnknownNameError(f"{self.location} has no scalar {name!r}{suggest(name, known)}; see tensor_names()")
-        return source.history(name, Mode.of(mode), WorkerTables.scalar_history)
+        return source.scalars(name, Mode.of(mode))
 
     # Metrics of the machines
 
@@ -606,13 +470,6 @@ class Run:
     def facts(self, kind: str | None = None, worker: str | None = None) -> list[Fact]:
         """Facts of a worker in the order of their steps, those of the run (step -1) first."""
         return self.worker(worker).facts(kind)
-
-    @property
-    def lost(self) -> list[str]:
-        """Workers that never left and whose process is dead, as seen from this machine."""
-        waiting = [worker for worker in self.workers if not self.worker(worker).ended]
-        claims = read_claims(self.store, self.attempt) if waiting else {}
-        return [worker for worker in waiting if worker in claims and is_alive(claims[worker]) is False]
 
     @property
     def problems(self) -> list[Problem]:

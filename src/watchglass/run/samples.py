@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from watchglass.config import suggest
 from watchglass.errors import InvalidValueError, UnknownNameError
 from watchglass.run.clocks import wall_times
+from watchglass.run.run_records import RunRecords
 from watchglass.run.table import Table, needed
 from watchglass.tables import MetricSeries, StreamPart, as_float64, layouts_of, metrics_in, read_layout, series_of
 
 if TYPE_CHECKING:
     import pandas
 
-    from watchglass.run.run import Run
 
 #: A moment: of the monotonic clock in ns, or a wall time.
 Moment = int | datetime | np.datetime64
@@ -92,7 +92,7 @@ class Usage:
     whole: bool
 
 
-def samples_of(run: Run, name: str, stream: str | None, start: Moment | None, stop: Moment | None) -> Samples:
+def samples_of(run: RunRecords, name: str, stream: str | None, start: Moment | None, stop: Moment | None) -> Samples:
     """See :meth:`Run.samples`."""
     times = [np.empty(0, "datetime64[ns]")]
     found: list[MetricSeries] = []
@@ -130,12 +130,12 @@ def samples_of(run: Run, name: str, stream: str | None, start: Moment | None, st
     )  # fmt: skip
 
 
-def overview(run: Run) -> Table:
+def overview(run: RunRecords) -> Table:
     """The metrics of a run as a table, one row per stream and metric."""
     return Table("metrics", lambda: _overview(run))
 
 
-def usage_of(run: Run) -> list[Usage]:
+def usage_of(run: RunRecords) -> list[Usage]:
     """How much of each machine the run used, in all its attempts; none without samples."""
     found = []
     for stream in run.streams:
@@ -187,7 +187,7 @@ def _finite(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return values[np.isfinite(values)]
 
 
-def _streams(run: Run, stream: str | None) -> list[str]:
+def _streams(run: RunRecords, stream: str | None) -> list[str]:
     if stream is None:
         return run.streams
     if stream not in run.streams:
@@ -195,7 +195,7 @@ def _streams(run: Run, stream: str | None) -> list[str]:
     return [stream]
 
 
-def _parts(run: Run, stream: str) -> list[StreamPart]:
+def _parts(run: RunRecords, stream: str) -> list[StreamPart]:
     return [
         part for part in run.reading.streams.parts.get(stream, []) if run.fixed_attempt in (None, part.attempt)
     ]  # fmt: skip
@@ -218,7 +218,7 @@ def _clock(part: StreamPart, moment: Moment | None, default: int | None) -> Any:
     return max(0, wall_ns + int(part.header.get("monotonic_ns", 0)))
 
 
-def _overview(run: Run) -> Any:
+def _overview(run: RunRecords) -> Any:
     import pyarrow as pa
 
     rows: dict[str, list[Any]] = {

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from watchglass.records import COUNT_FIELDS, REDUCTIONS, STATISTIC_FIELDS, Mode, TensorInfo
 from watchglass.run.merged import PLACEMENTS, Merger
 from watchglass.run.numbering.course import STORED_MODES
+from watchglass.run.run_records import RunRecords
 from watchglass.run.worker import Worker
 from watchglass.stats import Histograms, column, edges, stored_fields
 from watchglass.store import Charges, StatisticsBatch
@@ -21,7 +22,6 @@ from watchglass.tables import EXACT, Selection, check_reduction, exact_of
 if TYPE_CHECKING:
     import pyarrow
 
-    from watchglass.run.run import Run
 
 #: The default fields of a table: all stored ones, and the most common derived ones.
 FIELDS = (*STATISTIC_FIELDS, "mean", "std", "rms", "abs_mean", "abs_max", "zero_ratio", "nonfinite")
@@ -71,7 +71,7 @@ class StatisticsQuery:
         for name in self.fields or ():
             check_reduction(name)
 
-    def team(self, run: Run) -> list[Worker]:
+    def team(self, run: RunRecords) -> list[Worker]:
         """The workers of the query.
 
         Raises:

@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from watchglass.records import ExaminedSteps, Mode, ModelSummary, Role, TensorInfo, model_name, series_name
+from watchglass.run.run_records import RunRecords
 from watchglass.tables import SAME_LOSS, SAME_LOSS_NEAR_ZERO, THINNED, Stretch
 
 if TYPE_CHECKING:
-    from watchglass.run.run import Run
     from watchglass.run.worker import Worker
 
 
-def leaders_of(run: Run) -> tuple[str | None, ...]:
+def leaders_of(run: RunRecords) -> tuple[str | None, ...]:
     """Workers that represent the run: each that trains separately, and the first of those that train together.
 
     ``(None,)``, the first worker, where there is only one.
@@ -30,7 +30,7 @@ def leaders_of(run: Run) -> tuple[str | None, ...]:
     return found if len(found) > 1 else (None,)
 
 
-def count_steps(run: Run, mode: Mode) -> int:
+def count_steps(run: RunRecords, mode: Mode) -> int:
     """Number of steps of a mode; for workers that train separately, the sum over all of them."""
     return sum(count_steps_of(run.worker(name), mode) for name in leaders_of(run))
 
@@ -50,7 +50,7 @@ def _counted(worker: Worker, numbers: Sequence[int], mode: Mode) -> NDArray[np.i
     return found
 
 
-def examined_steps(run: Run) -> ExaminedSteps:
+def examined_steps(run: RunRecords) -> ExaminedSteps:
     """The TRAIN steps at which tensors were recorded; for workers that train separately, their number only."""
     found = []
     for name in leaders_of(run):
@@ -65,12 +65,12 @@ def examined_steps(run: Run) -> ExaminedSteps:
     return ExaminedSteps(len(steps), first, first + (int(gaps[0]) + 1 if len(gaps) else len(steps)))
 
 
-def models_of(run: Run) -> tuple[ModelSummary, ...]:
+def models_of(run: RunRecords) -> tuple[ModelSummary, ...]:
     """The models that each of :func:`leaders_of` trained or evaluated, by number, without findings about them."""
     return tuple(replace(each, worker=name or "") for name in leaders_of(run) for each in _models_of(run, name))
 
 
-def _models_of(run: Run, name: str | None) -> tuple[ModelSummary, ...]:
+def _models_of(run: RunRecords, name: str | None) -> tuple[ModelSummary, ...]:
     worker = run.worker(name)
     course, infos = worker.columns, worker.infos()
     losses = {
@@ -90,7 +90,7 @@ def _models_of(run: Run, name: str | None) -> tuple[ModelSummary, ...]:
     for model, begin, end in zip(numbers, *edges.tolist(), strict=True):
         led = train["step"][begin:end]
         series = series_name("loss", model)
-        steps, values = run.scalars(series, worker=worker.name) if worker.has(series) else (led[:0], np.empty(0))
+        steps, values = worker.scalars(series) if worker.has(series) else (led[:0], np.empty(0))
         own = np.union1d(led, steps)
         trained = len(own) + int(counted[begin:end].sum()) - len(led)
         evaluated = [stretch for stretch in stretches.get(model, ()) if stretch.train_step >= 0]
@@ -106,7 +106,7 @@ def _models_of(run: Run, name: str | None) -> tuple[ModelSummary, ...]:
                     # Of steps too short to record each, the first recorded one stands for others, too.
                     first_step=int(own[0]) if len(own) and (counted[begin:end] == 1).all() else None,
                     variable=variables.get(model, ""),
-                    validation_of=_other_loss(run, worker, series, evaluated),
+                    validation_of=_other_loss(worker, series, evaluated),
                 )
             )
     return tuple(found)
@@ -127,15 +127,15 @@ def _summary(model: int, kind: str, steps: int, loss: float | None, evaluated: S
     )
 
 
-def _other_loss(run: Run, worker: Worker, name: str, evaluated: Sequence[Stretch]) -> str:
+def _other_loss(worker: Worker, name: str, evaluated: Sequence[Stretch]) -> str:
     """The loss function of the evaluations, where the training loss is more than its result; else ""."""
     parts = [each for each in (evaluated[-1].means if evaluated else ()) if each.startswith(f"{name}/")]
     both = [each for each in parts if worker.has(each)]
     if not both or name not in evaluated[-1].means:
         return ""
-    steps, whole = run.scalars(name, worker=worker.name)
+    steps, whole = worker.scalars(name)
     for part in both:
-        captured, values = run.scalars(part, worker=worker.name)
+        captured, values = worker.scalars(part)
         _, left, right = np.intersect1d(steps, captured, return_indices=True)
         same = np.isclose(whole[left], values[right], rtol=SAME_LOSS, atol=SAME_LOSS_NEAR_ZERO, equal_nan=True)
         if same.all():

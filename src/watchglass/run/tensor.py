@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,13 +15,11 @@ from numpy.typing import ArrayLike, NDArray
 from watchglass.errors import InvalidValueError, MissingExtraError, StepNotRecordedError
 from watchglass.records import RAW, REDUCTIONS, SCALARS, STATISTIC_FIELDS, Mode, RowKind, TensorInfo
 from watchglass.run.markup import page
+from watchglass.run.run_records import RunRecords
 from watchglass.run.waiting import locate, reading_again
 from watchglass.stats import Histograms, column, exact_reduction, of_array, quantiles, stored_fields
 from watchglass.store import StoredTensor, as_numbers
 from watchglass.tables import EXACT, Histogram, WorkerTables, as_array, check_reduction, stored_tensor
-
-if TYPE_CHECKING:
-    from watchglass.run.run import Run
 
 #: Reductions shown in a notebook, where they were captured.
 _SHOWN = ("mean", "std", "min", "max", "l2", "zero_ratio")
@@ -57,7 +55,7 @@ class Tensor:
         name: The tensor's name.
     """
 
-    run: Run
+    run: RunRecords
     name: str
 
     @property

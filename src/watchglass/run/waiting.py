@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from watchglass.errors import (
     CompactedError,
@@ -16,15 +16,13 @@ from watchglass.errors import (
 )
 from watchglass.records import Mode
 from watchglass.run.numbering.steps import StepPlace
+from watchglass.run.run_records import RunRecords
 from watchglass.run.worker import Worker
-
-if TYPE_CHECKING:
-    from watchglass.run.run import Run
 
 _Found = TypeVar("_Found")
 
 
-def locate(run: Run, worker: Worker, step: int, mode: Mode) -> StepPlace:
+def locate(run: RunRecords, worker: Worker, step: int, mode: Mode) -> StepPlace:
     """Where a complete step was recorded.
 
     Raises:
@@ -39,7 +37,7 @@ def locate(run: Run, worker: Worker, step: int, mode: Mode) -> StepPlace:
     raise missing_step(run, worker, step, mode, ended=_ended(run, [worker]))
 
 
-def reading_again(run: Run, read: Callable[[], _Found]) -> _Found:
+def reading_again(run: RunRecords, read: Callable[[], _Found]) -> _Found:
     """The result of ``read``, repeated once from the compacted files where the run was compacted since it was read."""
     try:
         return read()
@@ -50,7 +48,7 @@ def reading_again(run: Run, read: Callable[[], _Found]) -> _Found:
         return read()
 
 
-def missing_step(run: Run, worker: Worker, step: int, mode: Mode, *, ended: bool) -> UnknownNameError:
+def missing_step(run: RunRecords, worker: Worker, step: int, mode: Mode, *, ended: bool) -> UnknownNameError:
     """The error for a complete step that a worker lacks.
 
     Raises:
@@ -80,7 +78,7 @@ def missing_step(run: Run, worker: Worker, step: int, mode: Mode, *, ended: bool
 
 
 def wait_for(
-    run: Run,
+    run: RunRecords,
     steps: int | Iterable[int],
     mode: Mode,
     worker: str | None,
@@ -129,7 +127,7 @@ def wait_for(
         sleep(max(left, 0.001))
 
 
-def _first_missing(run: Run, steps: Iterable[int], mode: Mode, worker: str | None) -> tuple[Worker, int] | None:
+def _first_missing(run: RunRecords, steps: Iterable[int], mode: Mode, worker: str | None) -> tuple[Worker, int] | None:
     """The first step that is not complete, and a worker that lacks it; None where all are complete.
 
     A step is complete over all workers when each has ended it, is past it, or has left.
@@ -151,7 +149,7 @@ def _first_missing(run: Run, steps: Iterable[int], mode: Mode, worker: str | Non
     return None
 
 
-def _ended(run: Run, team: Iterable[Worker]) -> bool:
+def _ended(run: RunRecords, team: Iterable[Worker]) -> bool:
     """Whether all of these workers have ended: each has left, is dead, or belongs to an attempt that has ended."""
     going_on = {each.name for each in team if not each.ended}
     return bool(run.workers) and (not going_on or going_on <= set(run.lost))

@@ -248,6 +248,10 @@ class Worker:
             values.append(found[1][index])
         return np.concatenate(all_steps), np.concatenate(values)
 
+    def scalars(self, name: str, mode: Mode = Mode.TRAIN) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """See :meth:`Run.scalars`; empty where there is no such scalar."""
+        return self.history(name, mode, WorkerTables.scalar_history)
+
     def stretches(self, mode: Mode | str = Mode.EVAL) -> list[Stretch]:
         """See :meth:`Run.stretches`."""
         return self._stretches(Mode.of(mode), by_model=False).get(0, [])

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         StatisticsRows as StatisticsRows,
         last_index_of_each as last_index_of_each,
     )
+    from watchglass.tables.stream_rows import StreamRows as StreamRows
     from watchglass.tables.streams import StreamPart as StreamPart, Streams as Streams
     from watchglass.tables.worker_tables import WorkerTables as WorkerTables
 

@@ -7,13 +7,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from watchglass.records import ROW_KINDS, Mode, Observation
-from watchglass.store import dtype_of
-from watchglass.tables.samples import MetricSeries, series_of
+from watchglass.records import Mode, Observation
 from watchglass.tables.step_view import StepView
+from watchglass.tables.stream_rows import StreamRows
 
 #: The step of an instance that has seen no step yet.
 _NO_STEP = (-1, 0, -1)
@@ -33,7 +31,7 @@ class JointStep:
     views: tuple[StepView, ...]
     worker: str = ""
     observed: tuple[Observation, ...] = ()
-    streams: tuple[Window, ...] = ()
+    streams: tuple[StreamRows, ...] = ()
 
     @property
     def by_model(self) -> tuple[JointStep, ...]:
@@ -48,7 +46,7 @@ class JointStep:
             return ()
         return tuple(replace(self, views=tuple(v for v in self.views if v.model == m)) for m in models)
 
-    def showing(self, streams: tuple[Window, ...]) -> JointStep:
+    def showing(self, streams: tuple[StreamRows, ...]) -> JointStep:
         """The same step with the recent rows of streams."""
         return replace(self, views=tuple(replace(v, streams=streams) for v in self.views), streams=streams)
 
@@ -148,35 +146,8 @@ class Tick(Between):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Window(Between):
-    """A stretch of time, with the rows that a stream wrote in it.
-
-    Attributes:
-        stream: Name of the stream.
-        clock: Number of the clock of the stream: another machine, or a restarted one, has another clock. Times of
-            different clocks cannot be compared.
-        start_ns: Its start by the monotonic clock of the writer, a multiple of the length.
-        end_ns: Its end, exclusive.
-        lost: Whether it is shorter than its length, because the stream has ended.
-        tables: The rows by kind; kinds without rows are left out.
-    """
-
-    stream: str
-    clock: int
-    start_ns: int
-    end_ns: int
-    lost: bool = False
-    tables: Mapping[str, NDArray[Any]] = field(default_factory=dict, repr=False)
-
-    def rows(self, kind: str) -> NDArray[Any]:
-        """The rows of a kind by time, a structured array with the fields that the kind declares; may be empty."""
-        if kind in self.tables:
-            return self.tables[kind]
-        return np.empty(0, next(dtype_of(each) for each in ROW_KINDS.values() if each.name == kind))
-
-    def samples(self, metric: str) -> MetricSeries:
-        """The samples of a metric in this stretch of time; a series without times where there are none."""
-        return series_of(self.rows("samples"), metric)
+class Window(Between, StreamRows):
+    """A stretch of time, with the rows that a stream wrote in it."""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -34,9 +34,7 @@ from watchglass.tables.raw_tensors import RawTensors
 from watchglass.tables.selection import Selection
 from watchglass.tables.step_statistics import Readable, Statistics, exact_of
 from watchglass.tables.stored_statistics import StatisticsRows
-
-if TYPE_CHECKING:
-    from watchglass.tables.moments import Window
+from watchglass.tables.stream_rows import StreamRows
 
 Kind = TypeVar("Kind", bound=DeclaredFact)
 
@@ -105,7 +103,7 @@ class StepView:
     observed: tuple[Observation, ...] = ()
     others: Mapping[str, StepView | None] = field(default_factory=dict)
     model: int = 0
-    streams: tuple[Window, ...] = ()
+    streams: tuple[StreamRows, ...] = ()
     covers: int = 1
     #: Several rules read the same rows of a step.
     _selected: dict[Any, Statistics] = field(default_factory=dict, init=False, repr=False, compare=False)
