@@ -58,7 +58,10 @@ def test_the_minimal_reader_reads_a_real_run(tmp_path, compacted):
 
 def test_kinds_of_frames_are_all_listed():
     table = dict(re.findall(r"^\| (\d+) \| ([A-Z_]+) \|", TEXT, re.MULTILINE))
-    assert table == {str(int(kind)): kind.name for kind in FrameKind}
+    named = {number: kind.name.upper() for number, kind in ROW_KINDS.items()} | {
+        kind.value: kind.name for kind in FrameKind
+    }
+    assert table == {str(number): name for number, name in named.items()}
 
 
 def test_sizes_and_fields_are_those_of_the_code():
