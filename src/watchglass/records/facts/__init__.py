@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         NonfiniteGradients as NonfiniteGradients,
         NonfiniteLoss as NonfiniteLoss,
     )
+    from watchglass.records.facts.losses import ComputedLoss as ComputedLoss, LossArgument as LossArgument
     from watchglass.records.facts.modules import TrainingFlags as TrainingFlags
     from watchglass.records.facts.parameters import (
         HeldParameters as HeldParameters,

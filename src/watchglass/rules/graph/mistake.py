@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from watchglass.records import Severity, loss_kind
+from watchglass.records import Severity, facts
 
 
 class Mistake(NamedTuple):
@@ -40,12 +40,7 @@ class LossCalls(NamedTuple):
     classes: frozenset[int]
 
     @classmethod
-    def of(cls, calls: Iterable[Mapping[str, Any]]) -> LossCalls:
-        """Those of some facts ``loss_call``."""
-        names, classes = set(), set()
-        for data in calls:
-            names.add(str(data.get("function")))
-            shape = ((data.get("arguments") or {}).get("input") or {}).get("shape") or []
-            if loss_kind(str(data.get("function"))).of_classes and len(shape) > 1:
-                classes.add(int(shape[1]))
-        return cls(frozenset(names), frozenset(classes))
+    def of(cls, calls: Sequence[facts.ComputedLoss]) -> LossCalls:
+        """Those of these facts."""
+        by_class = (call for call in calls if call.kind.of_classes and len(call.predictions) > 1)
+        return cls(frozenset(call.function for call in calls), frozenset(call.classes for call in by_class))

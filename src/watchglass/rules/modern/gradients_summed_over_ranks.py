@@ -79,8 +79,8 @@ class GradientsSummedOverRanks(Rule):
 
 def _is_mean(view: StepView) -> bool:
     """Whether the loss that backward starts from is what a loss function returned, and that is a mean."""
-    loss, call = view.scalar("loss"), view.latest_fact("loss_call")
-    if loss is None or (call is not None and call.data.get("reduction") == "sum"):
+    loss, call = view.scalar("loss"), view.latest_fact(facts.ComputedLoss)
+    if loss is None or (call is not None and call.reduction == "sum"):
         return False
     parts = [value for name, value in view.scalars(Role.LOSS).items() if name.startswith("loss/")]
     return any(math.isclose(loss, value, rel_tol=1e-3) for value in parts)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity, loss_kind, rounded
+from watchglass.records import Finding, Mode, Severity, facts, loss_kind, rounded
 from watchglass.rules import guessing
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -64,8 +64,8 @@ class LabelRange(Rule):
         """Findings of a sketched step."""
         if view.mode is not Mode.TRAIN:
             return
-        for fact in view.facts("loss_call"):
-            self.operations[str(fact.data.get("function"))] = str(fact.data.get("operation"))
+        for call in view.facts(facts.ComputedLoss):
+            self.operations[call.function] = str(call.operation)
         for fact in view.facts("loss_graph"):
             self.terms = max(self.terms, int(fact.data.get("terms_count") or 0))
         for fact in view.facts("target_sketch"):

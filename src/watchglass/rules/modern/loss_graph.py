@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Role, Severity
+from watchglass.records import Finding, Mode, Role, Severity, facts
 from watchglass.rules import signals
 from watchglass.rules.graph.mistake import LossCalls, Mistake
 from watchglass.rules.graph.mistakes import mistakes
@@ -92,7 +92,7 @@ class LossGraph(Rule):
             return
         self.steps = view.model_step
         self._count(view)
-        calls = LossCalls.of(fact.data for fact in view.facts("loss_call"))
+        calls = LossCalls.of(view.facts(facts.ComputedLoss))
         by_backward = [data_terms(fact) for fact in view.facts("loss_graph")]
         if len(by_backward) >= _MICRO:
             self.added = _added(by_backward)

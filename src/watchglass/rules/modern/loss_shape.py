@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from watchglass.records import Fact, Finding, Mode, Severity
+from watchglass.records import Finding, Mode, Severity, facts
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule
 from watchglass.tables import StepView
@@ -32,13 +32,11 @@ class LossShape(Rule):
     def check(self, view: StepView) -> Iterable[Finding]:
         """A finding at a step at which a loss was first called in this way."""
         if view.mode is Mode.TRAIN:
-            for fact in view.facts("loss_call"):
-                yield from self._judged(view, fact)
+            for call in view.facts(facts.ComputedLoss):
+                yield from self._judged(view, call)
 
-    def _judged(self, view: StepView, fact: Fact) -> Iterable[Finding]:
-        data, arguments = fact.data, fact.data.get("arguments") or {}
-        predictions, target = ((arguments.get(name) or {}).get("shape") for name in ("input", "target"))
-        together = data.get("broadcast")
+    def _judged(self, view: StepView, call: facts.ComputedLoss) -> Iterable[Finding]:
+        predictions, target, together = call.predictions, call.target, call.broadcast
         if not (together and predictions and target):
             return
         on_purpose = len(predictions) == len(target)
@@ -48,15 +46,15 @@ class LossShape(Rule):
         yield self.finding(
             view,
             severity=severity,
-            subject=str(data.get("function")),
+            subject=call.function,
             value=float(math.prod(together)),
             limit=float(max(math.prod(predictions), math.prod(target))),
-            message=f"{data.get('function')} compares predictions of shape {tuple(predictions)} with targets of shape "
-            f"{tuple(target)} as {tuple(together)} at step {view.mode_step}: {each}",
+            message=f"{call.function} compares predictions of shape {predictions} with targets of shape {target} as "
+            f"{together} at step {view.mode_step}: {each}",
             symptoms=() if on_purpose else ("loss_shapes_broadcast",),
             evidence={
-                "function": data.get("function"),
-                "prediction_shape": str(tuple(predictions)),
-                "target_shape": str(tuple(target)),
+                "function": call.function,
+                "prediction_shape": str(predictions),
+                "target_shape": str(target),
             },
         )

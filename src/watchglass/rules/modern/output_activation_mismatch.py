@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from watchglass.config import parameter
-from watchglass.records import OPERATIONS, Finding, LossKind, Mode, Severity, loss_kind
+from watchglass.records import OPERATIONS, Finding, Mode, Severity, facts
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.rules.streaks import Streaks
@@ -75,9 +75,8 @@ class OutputActivationMismatch(Rule):
         """Findings of a step."""
         if view.mode is not Mode.TRAIN:
             return
-        for fact in view.facts("loss_call"):
-            call = _Call.of(fact.data)
-            self.calls[call.function] = dict(fact.data)
+        for call in view.facts(facts.ComputedLoss):
+            self.calls[call.function] = call.to_data()
             if not call.single:
                 self.single[call.function] = -1
             self.single.setdefault(call.function, view.model_step)
@@ -85,25 +84,28 @@ class OutputActivationMismatch(Rule):
             if found is not None:
                 yield self._finding(view, call, found)
         yield from self._single(view, self.hold)
-        for function, data in self.calls.items():
-            yield from self._by_values(view, _Call.of(data), function)
+        for function in self.calls:
+            yield from self._by_values(view, self._call(function), function)
 
     def finish(self, view: StepView) -> Iterable[Finding]:
         """A finding of a run that was too short for `hold`."""
         if view.mode is not Mode.TRAIN or view.model_step < self.hold:
             yield from self._single(view, None)
 
+    def _call(self, function: str) -> facts.ComputedLoss:
+        return facts.ComputedLoss.from_data(self.calls[function]) or facts.ComputedLoss(function)
+
     def _single(self, view: StepView, hold: int | None) -> Iterable[Finding]:
         for function, since in self.single.items():
             if since >= 0 and (hold is None or view.model_step - since >= hold):
-                call = _Call.of(self.calls[function])
+                call = self._call(function)
                 what = f"a softmax over a single unit makes the predictions of {function}: they are always 1"
-                if call.over != 1:
+                if call.normalized_over != 1:
                     what = f"{function} has a single class: it is always 0"
                 message = f"{what}, and nothing gets a gradient"
                 yield self._finding(view, call, _Found(Severity.ERROR, "single_unit_normalized", message, 1.0, 2.0))
 
-    def _by_values(self, view: StepView, call: _Call, function: str) -> Iterable[Finding]:
+    def _by_values(self, view: StepView, call: facts.ComputedLoss, function: str) -> Iterable[Finding]:
         targets, outputs = _sketch(view, "target_sketch", function), _sketch(view, "output_sketch", function)
         found = None
         if targets is not None and "variance" in targets:
@@ -118,9 +120,11 @@ class OutputActivationMismatch(Rule):
         if self.beyond.follow(view.mode_step, True, function) >= self.patience:
             yield self._finding(view, call, found, self.beyond.since(function))
 
-    def _of_targets(self, call: _Call, least: float, most: float, mean: float, std: float) -> _Found | None:
+    def _of_targets(
+        self, call: facts.ComputedLoss, least: float, most: float, mean: float, std: float
+    ) -> _Found | None:
         low, high = _range(call.operation)
-        if not call.loss.of_differences or not math.isfinite(low) or not math.isfinite(std):
+        if not call.kind.of_differences or not math.isfinite(low) or not math.isfinite(std):
             return None
         # Noise and single values beyond the range are no mismatch; a tail of the targets is.
         below = least < low - 0.1 * std and mean - self.tail * std < low
@@ -132,13 +136,13 @@ class OutputActivationMismatch(Rule):
             )
             at = (least, low) if below else (most, high)
             return _Found(Severity.WARNING, "targets_beyond_output", message, *at, (least, most))
-        one_hot = call.operation == "softmax" and (least, most) == (0.0, 1.0) and _one_in(mean, call.over)
+        one_hot = call.operation == "softmax" and (least, most) == (0.0, 1.0) and _one_in(mean, call.normalized_over)
         if one_hot and call.function == "mse_loss":
             message = "a softmax is compared with one-hot targets by mse_loss: its gradient vanishes at wrong answers"
             return _Found(Severity.INFO, "", message)
         return None
 
-    def _finding(self, view: StepView, call: _Call, found: _Found, since: int | None = None) -> Finding:
+    def _finding(self, view: StepView, call: facts.ComputedLoss, found: _Found, since: int | None = None) -> Finding:
         return self.finding(
             view,
             severity=found.severity,
@@ -156,45 +160,15 @@ class OutputActivationMismatch(Rule):
         )
 
 
-class _Call(NamedTuple):
-    """One call of a loss function, from its fact."""
-
-    function: str
-    operation: str
-    over: int | None
-    classes: int
-
-    @classmethod
-    def of(cls, data: Any) -> _Call:
-        shape = ((data.get("arguments") or {}).get("input") or {}).get("shape") or []
-        classes = shape[1 if len(shape) > 1 else 0] if shape else 0
-        return cls(str(data.get("function")), str(data.get("operation")), data.get("normalized_over"), classes)
-
-    @property
-    def loss(self) -> LossKind:
-        """The kind of the loss."""
-        return loss_kind(self.function)
-
-    @property
-    def normalizes(self) -> bool:
-        """Whether the loss applies a softmax."""
-        return self.loss.of_classes and self.loss.takes == "logits"
-
-    @property
-    def single(self) -> bool:
-        """Whether it normalises over one unit."""
-        return self.over == 1 or (self.normalizes and self.classes == 1)
-
-
 def _sketch(view: StepView, kind: str, function: str) -> Mapping[str, Any] | None:
     """The sketch of a loss function's argument at this step."""
     return next((fact.data for fact in view.facts(kind) if fact.data.get("function") == function), None)
 
 
-def _by_operation(call: _Call) -> _Found | None:
+def _by_operation(call: facts.ComputedLoss) -> _Found | None:
     """What the last operation before a loss says alone."""
-    function, made_by, takes = call.function, call.operation, call.loss.takes
-    of_logits = takes == "logits" and call.loss.targets == "binary"
+    function, made_by, takes = call.function, str(call.operation), call.kind.takes
+    of_logits = takes == "logits" and call.kind.targets == "binary"
     share = made_by in OPERATIONS and OPERATIONS[made_by].probability
     what = f"a {_name(made_by)} makes the predictions of {function}"
     if call.single:
@@ -206,7 +180,7 @@ def _by_operation(call: _Call) -> _Found | None:
     if of_logits and share:
         return _Found(Severity.WARNING, "sigmoid_before_loss", f"{what}, which applies a sigmoid to them")
     # Another rule reports those on sequences.
-    logarithms = takes == "log-probabilities" and call.loss.targets != "lists"
+    logarithms = takes == "log-probabilities" and call.kind.targets != "lists"
     if logarithms and (made_by == "weighted_sum" or share):
         return _Found(Severity.WARNING, "not_probabilities", f"{what}, which expects log-probabilities")
     if takes == "probabilities" and made_by == "weighted_sum":
@@ -226,9 +200,9 @@ def _by_operation(call: _Call) -> _Found | None:
     return None
 
 
-def _of_predictions(call: _Call, least: float, most: float, mean: float) -> _Found | None:
+def _of_predictions(call: facts.ComputedLoss, least: float, most: float, mean: float) -> _Found | None:
     """What the values of predictions say where their last operation is hidden, as by compiled code."""
-    if call.loss.of_classes and not call.normalizes and call.operation != "log_softmax" and most > 0.01:
+    if call.kind.of_classes and not call.normalizes and call.operation != "log_softmax" and most > 0.01:
         message = f"{call.function} expects log-probabilities but gets values up to {most:.3g}; these are at most 0"
         return _Found(Severity.WARNING, "not_probabilities", message, most, 0.0)
     hidden = call.normalizes and call.operation not in ("softmax", "log_softmax")
@@ -238,9 +212,9 @@ def _of_predictions(call: _Call, least: float, most: float, mean: float) -> _Fou
     return None
 
 
-def _range(operation: str) -> tuple[float, float]:
+def _range(operation: str | None) -> tuple[float, float]:
     """Least and greatest value of an operation, where it has a least one."""
-    found = OPERATIONS.get(operation)
+    found = OPERATIONS.get(str(operation))
     return (found.low, found.high) if found is not None and math.isfinite(found.low) else (-math.inf, math.inf)
 
 
@@ -249,9 +223,9 @@ def _one_in(mean: float, classes: int | None) -> bool:
     return bool(classes) and abs(mean * (classes or 0) - 1) < _ROUNDING
 
 
-def _name(operation: str) -> str:
+def _name(operation: str | None) -> str:
     """An operation in words."""
-    return operation.replace("log_", "log-").replace("_", " ")
+    return str(operation).replace("log_", "log-").replace("_", " ")
 
 
 def _words(low: float, high: float) -> str:

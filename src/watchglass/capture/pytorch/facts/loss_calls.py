@@ -9,7 +9,7 @@ from torch import Tensor
 
 from watchglass.capture.pytorch.events import LossCall
 from watchglass.capture.pytorch.graph import nodes
-from watchglass.records import OPERATIONS, Operation, loss_kind
+from watchglass.records import OPERATIONS, Operation, facts, loss_kind
 
 #: Most different calls that are kept; with more, shapes vary too much for a rule.
 _MOST_CALLS = 32
@@ -46,22 +46,17 @@ class LossCallFact:
             return
         self._reported[key] = like
         self._records += 1
-        data = {
-            "function": call.function,
-            "arguments": {
-                name: {"shape": list(tensor.shape), "dtype": str(tensor.dtype).removeprefix("torch.")}
-                for name, tensor in tensors.items()
-            },
-            "broadcast": broadcast,
-            "operation": operation,
-            "normalized_over": over,
-            "reduction": call.kwargs.get("reduction"),
-            "result": list(call.result.shape),
+        arguments = {
+            name: facts.LossArgument(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+            for name, tensor in tensors.items()
         }
-        call.forward.records.facts.append(("loss_call", f"torch.nn.functional.{call.function}", data))
+        fact = facts.ComputedLoss(
+            call.function, arguments, broadcast, operation, over, call.kwargs.get("reduction"), tuple(call.result.shape)
+        )
+        call.forward.records.add_fact(fact, f"torch.nn.functional.{call.function}")
 
 
-def _broadcast(shapes: list[tuple[int, ...]]) -> list[int] | None:
+def _broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...] | None:
     """The broadcast shape, where it is larger than each of the shapes; None otherwise."""
     if len(set(shapes)) < 2:
         return None
@@ -69,7 +64,7 @@ def _broadcast(shapes: list[tuple[int, ...]]) -> list[int] | None:
         together = torch.broadcast_shapes(*shapes)
     except RuntimeError:
         return None
-    return list(together) if together.numel() > max(torch.Size(shape).numel() for shape in shapes) else None
+    return tuple(together) if together.numel() > max(torch.Size(shape).numel() for shape in shapes) else None
 
 
 def _pattern(shapes: list[tuple[int, ...]]) -> tuple[Any, ...]:
