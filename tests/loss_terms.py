@@ -19,5 +19,5 @@ def terms(loss: Callable[[Tensor], Tensor], units: int = 4) -> list[LossTerm]:
 
 def terms_of(loss: Tensor) -> list[LossTerm]:
     """Terms of any loss; its parameters are named by their places."""
-    data = described(Graph(loss.grad_fn, lambda parameter: f"layer {id(parameter)}"))
-    return [LossTerm(term) for term in data["terms"]]
+    fact = described(Graph(loss.grad_fn, lambda parameter: f"layer {id(parameter)}"))
+    return [LossTerm(term) for term in fact.terms]

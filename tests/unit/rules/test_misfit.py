@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from loss_terms import terms
+from watchglass.records import facts
 from watchglass.rules.graph.misfit import sign_of
 from watchglass.rules.graph.terms import LossTerm
 
@@ -101,6 +103,6 @@ def test_other_losses_have_no_known_sign(loss: Callable[[Tensor], Tensor]) -> No
 def test_operations_that_end_in_several_numbers_have_no_sign() -> None:
     """Of the graph of a loss, which is one number, the last operation is missing then."""
     (term,) = terms(lambda out: F.cross_entropy(out, LABELS))
-    whole = {"whole": True, "coefficient": 1.0, "operations": term.data}
+    whole = facts.TermOfLoss(1.0, "data", True, term.data)
     assert sign_of([LossTerm(whole)]) == 1
-    assert sign_of([LossTerm({**whole, "operations": term.data[:-1]})]) == 0
+    assert sign_of([LossTerm(replace(whole, operations=term.data[:-1]))]) == 0

@@ -65,7 +65,7 @@ class ByHand(nn.Module):
 def placeless(model: nn.Module) -> bool:
     loss = F.cross_entropy(model(TOKENS), torch.tensor([0, 1]))
     graph = Graph(loss.grad_fn)
-    return ForwardGraph({**ForwardReading(graph).described(), "complete": True}).attends_without_positions()
+    return ForwardGraph(ForwardReading(graph).described()).attends_without_positions()
 
 
 PLACES = torch.randn(6, 8)

@@ -13,6 +13,14 @@ if TYPE_CHECKING:
         NonfiniteGradients as NonfiniteGradients,
         NonfiniteLoss as NonfiniteLoss,
     )
+    from watchglass.records.facts.graphs import (
+        FewNormalized as FewNormalized,
+        ForwardLayers as ForwardLayers,
+        MadeBy as MadeBy,
+        OutOfReach as OutOfReach,
+        TermOfLoss as TermOfLoss,
+        TermsOfLoss as TermsOfLoss,
+    )
     from watchglass.records.facts.losses import ComputedLoss as ComputedLoss, LossArgument as LossArgument
     from watchglass.records.facts.modules import TrainingFlags as TrainingFlags
     from watchglass.records.facts.parameters import (

@@ -298,7 +298,7 @@ class VanishingGradient(Rule):
 
 def _factor(view: StepView) -> float:
     """The largest factor of a part of the loss that depends on data; 1 if unknown. The fact leaves out a scaler's."""
-    fact = view.latest_fact("loss_graph")
+    fact = view.latest_fact(facts.TermsOfLoss)
     # A sum over its number of elements is a mean.
     factors = [
         None if term.coefficient is None else abs(term.coefficient) * max(1, term.summed)

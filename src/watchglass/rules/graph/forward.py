@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from watchglass.records import Mode
+from watchglass.records import Mode, facts
 from watchglass.tables import StepView
 
 #: Operations that multiply by weights, and nothing else.
@@ -79,22 +78,18 @@ class ForwardGraph:
         normalizations: Normalisations on it.
     """
 
-    def __init__(self, data: Mapping[str, Any]) -> None:
-        kinds = self.kinds = data.get("kinds") or {}
-        self.opaque: list[str] = data.get("opaque") or []
-        self.depth, self.residuals, self.normalizations = (
-            int(data.get(name) or 0) for name in ("depth", "residuals", "normalizations")
-        )
-        self.layers = [Layer(*each) for each in data.get("layers") or ()]
+    def __init__(self, data: facts.ForwardLayers) -> None:
+        self.kinds, self.opaque = data.kinds, data.opaque
+        self.depth, self.residuals, self.normalizations = data.depth, data.residuals, data.normalizations
+        self.layers = [Layer(*each) for each in data.layers]
         self.pairs = [
-            Pair(first, second, frozenset(names.split()), frozenset(str(kinds.get(each)) for each in names.split()))
-            for first, second, names in data.get("pairs") or ()
+            Pair(
+                first, second, frozenset(names.split()), frozenset(str(data.kinds.get(each)) for each in names.split())
+            )
+            for first, second, names in data.pairs
         ]
-        self.whole = (
-            bool(data.get("complete"))
-            and not self.opaque
-            and (data.get("layers_count"), data.get("pairs_count")) == (len(self.layers), len(self.pairs))
-        )
+        listed = (data.layers_count, data.pairs_count) == (len(self.layers), len(self.pairs))
+        self.whole = data.complete and not self.opaque and listed
         # By layer, those that it feeds; and layers that none feeds.
         self._after: list[list[int]] = [[] for _ in self.layers]
         for pair in self.pairs:
@@ -219,25 +214,24 @@ class ForwardGraph:
 
 def latest(view: StepView) -> ForwardGraph:
     """The last graph so far."""
-    fact = view.latest_fact("forward_graph")
-    return ForwardGraph(fact.data if fact is not None else {})
+    return ForwardGraph(view.latest_fact(facts.ForwardLayers) or facts.ForwardLayers())
 
 
 def at(view: StepView) -> ForwardGraph:
     """The graph, at a TRAIN step at which it, or the kinds of modules, become known; at others an empty one."""
-    new = view.mode is Mode.TRAIN and bool(view.facts("forward_graph") or view.facts("model"))
-    return latest(view) if new and view.latest_fact("model") is not None else ForwardGraph({})
+    new = view.mode is Mode.TRAIN and bool(view.facts(facts.ForwardLayers) or view.facts("model"))
+    return latest(view) if new and view.latest_fact("model") is not None else ForwardGraph(facts.ForwardLayers())
 
 
 def at_end(view: StepView) -> ForwardGraph:
     """The graph, at the end of a run in which the kinds of modules never became known; else an empty one."""
-    return latest(view) if view.latest_fact("model") is None else ForwardGraph({})
+    return latest(view) if view.latest_fact("model") is None else ForwardGraph(facts.ForwardLayers())
 
 
 def hidden(view: StepView) -> str:
     """The reason why rules about layers do not apply: a part of the graph is hidden; "" if nothing is."""
     graph = latest(view)
-    if graph.whole or view.latest_fact("forward_graph") is None:
+    if graph.whole or view.latest_fact(facts.ForwardLayers) is None:
         return ""
     opaque = ", ".join(graph.opaque)
     return f"{opaque} hides a part of the graph" if opaque else "the graph is too large to be described"

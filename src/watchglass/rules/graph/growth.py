@@ -102,9 +102,9 @@ def _of(made: Made, known: Mapping[Made, Growth | None]) -> Growth | None:
     if name in _OF_ONE:
         return _OF_ONE[name](_largest(found))
     if name == "pow":
-        return _power(found[0], made.get("exponent"))
+        return _power(found[0], made.data.exponent)
     if name == "clamp":
-        limits = [made.get(limit) is None for limit in ("max", "min")]
+        limits = [getattr(made.data, limit) is None for limit in ("max", "min")]
         return Growth(*(order if free else 0.0 for free, order in zip(limits, found[0], strict=True)))
     if name in ("maximum", "minimum"):
         return _extreme(found, upper=name == "maximum", fixed=len(found) < len(given))
@@ -146,10 +146,10 @@ def _difference(found: list[Growth], *, first: bool) -> Growth:
 def _product(made: Made, found: list[Growth]) -> Growth | None:
     sources, name = made.sources, made.name
     if len(found) == 1:
-        factor = made.get("factor")
+        number = made.data.factor
         if name == "div" and made.operands[0] == "constant":
             return None
-        return found[0].either if factor is None else found[0] if factor > 0 else found[0].negative
+        return found[0].either if number is None else found[0] if number > 0 else found[0].negative
     if len(sources) != 2:
         return found[0].either
     one, other = found

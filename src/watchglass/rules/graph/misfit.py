@@ -58,7 +58,7 @@ def _of_one(made: Made, first: Sign) -> Sign:
         return -first
     if name == "sub" and "unknown" not in given:
         return first if len(given) == 2 and given[1] == "constant" else -first
-    factor = made.get("factor")
+    factor = made.data.factor
     # The number that weighs a log-probability may be a reward.
     if factor and not _of_likelihood(made):
         return first if factor > 0 else -first
@@ -129,7 +129,7 @@ def _is_binary(made: Made) -> bool:
 def _is_distance(made: Made) -> bool:
     """Whether it is the square, the absolute or the length of a difference to targets."""
     of = made.first
-    squared = (made.name == "pow" and made.get("exponent") == 2) or (made.name == "mul" and made.sources == [of, of])
+    squared = (made.name == "pow" and made.data.exponent == 2) or (made.name == "mul" and made.sources == [of, of])
     measured = squared or made.name in ("abs", "norm")
     return measured and of is not None and of.name == "sub" and "constant" in of.others
 
@@ -151,7 +151,7 @@ def _is_overlap(made: Made) -> bool:
     if made.name != "div" or len(sources) != 2:
         return False
     shared, whole = ([each, *each.before] for each in sources)
-    weighed = [each for each in shared if each.name == "mul" and "constant" in each.others and not each.get("factor")]
+    weighed = [each for each in shared if each.name == "mul" and "constant" in each.others and not each.data.factor]
     shares = {each for product in weighed for each in product.sources}
     inputs = {other for each in shares for other in (each, *each.before)}
     summed = any(each.name in ("sum", "mean") for each in whole) and bool(shares & {*whole})
@@ -162,7 +162,7 @@ def _is_overlap(made: Made) -> bool:
 def _factor(made: Made) -> int:
     """1 for what is never negative, -1 for what is never positive, else 0."""
     name = made.name
-    if made.operation.low >= 0 or (name == "pow" and (made.get("exponent") or 1) % 2 == 0):
+    if made.operation.low >= 0 or (name == "pow" and (made.data.exponent or 1) % 2 == 0):
         return 1
     if name in ("neg", "mean", "sum", "clamp") or (name in ("mul", "add", "div") and len(made.sources) == 1):
         return (-1 if name == "neg" else 1) * _factor(made.sources[0])

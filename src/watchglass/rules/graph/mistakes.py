@@ -75,7 +75,7 @@ def _lengths_over_batch(at: Made, batch: int) -> Iterable[Mistake]:
     takers = at.takers
     products = [other for other in takers if other.name == "mul" and other.shape == shape]
     sums = [other for each in products for other in each.takers if other.name == "sum"]
-    of_units = any(other.get("axes") == [0] for other in sums)
+    of_units = any(other.data.axes == (0,) for other in sums)
     pairs = any(other.operation.weighted_sum and other.shape == [batch, batch] != shape for other in takers)
     if of_units or pairs:
         message = (
@@ -89,7 +89,7 @@ def _of_one_unit(at: Made) -> Iterable[Mistake]:
     """A softmax over the only unit of an output."""
     output = at.first
     single = output is not None and output.output_of is not None and output.units == 1
-    if single and at.get("size") == 1 and math.prod(at.shape) > 1:
+    if single and at.data.size == 1 and math.prod(at.shape) > 1:
         message = f"{words(at.name)} over a single unit is always the same, and nothing gets a gradient"
         yield Mistake(Severity.ERROR, "single_unit_normalized", message, 1.0, 2.0)
 
@@ -101,7 +101,7 @@ def _twice(at: Made, calls: LossCalls) -> Iterable[Mistake]:
     # Another rule reports these functions.
     if name == "log_softmax" and "cross_entropy" in calls.functions:
         return
-    if name != "sigmoid" and at.get("size") != first.get("size"):
+    if name != "sigmoid" and at.data.size != first.data.size:
         return
     symptom = "sigmoid_before_loss" if name == "sigmoid" else "softmax_before_loss"
     what = f"{words(name)} takes the result of {words(first.name)} on its way to the loss"
@@ -109,7 +109,7 @@ def _twice(at: Made, calls: LossCalls) -> Iterable[Mistake]:
 
 
 def _clamped(at: Made, floor: float) -> Iterable[Mistake]:
-    source, low, high = at.first, at.get("min"), at.get("max")
+    source, low, high = at.first, at.data.min, at.data.max
     if source is None or low is None or high is None or not source.operation.weighted_sum:
         return
     normalized_next = (
@@ -118,7 +118,7 @@ def _clamped(at: Made, floor: float) -> Iterable[Mistake]:
     )  # fmt: skip
     if len(source.takers) > 1 or not at.takers or not all(normalized_next):
         return
-    classes = max(int(each.get("size") or 2) for each in at.takers)
+    classes = max(int(each.data.size or 2) for each in at.takers)
     least = math.log1p((classes - 1) * math.exp(-(high - low) if classes > 2 else -max(high, -low)))
     if least > floor and classes > 1:
         message = f"logits are clamped to {low:g} to {high:g}: no sample can get a loss below {least:.2g}"
@@ -127,7 +127,7 @@ def _clamped(at: Made, floor: float) -> Iterable[Mistake]:
 
 def _clamped_to_probabilities(at: Made) -> Iterable[Mistake]:
     """Raw outputs that are clamped just inside of 0 and 1 before a logarithm, beside other uses (a focal loss)."""
-    output, low, high = at.first, at.get("min"), at.get("max")
+    output, low, high = at.first, at.data.min, at.data.max
     layer = None if output is None else output.output_of
     if output is None or layer is None or low is None or high is None:
         return
@@ -145,7 +145,7 @@ def _broadcast(at: Made) -> Iterable[Mistake]:
     source = at.first
     if source is None or at.operands.count("constant") != 1:
         return
-    given, shape = list(at.get("from") or ()), at.shape
+    given, shape = list(at.data.broadcast or ()), at.shape
     rows = shape[0] if shape else 0
     pairs = len(shape) == 2 and shape == [rows, rows] and rows > 1
     if not pairs or given not in ([rows, 1], [rows]) or source.shape != [rows, 1]:
@@ -163,11 +163,11 @@ def _broadcast(at: Made) -> Iterable[Mistake]:
 
 def _averaged(at: Made, batch: int) -> Iterable[Mistake]:
     """Outputs that are one for all samples, where they meet the targets of each."""
-    given, shape = list(at.get("from") or ()), at.shape
+    given, shape = list(at.data.broadcast or ()), at.shape
     if batch < 2 or shape != [batch, *given] or at.operands.count("constant") != 1:
         return
     for source in at.sources:
-        if source.name in ("mean", "sum") and 0 in source.get("axes", ()) and source.get("rows") == batch:
+        if source.name in ("mean", "sum") and 0 in (source.data.axes or ()) and source.data.rows == batch:
             how = "averaged" if source.name == "mean" else "added up"
             message = (
                 f"outputs are {how} over the {batch} samples of the batch, and only then compared with targets of "
@@ -263,7 +263,7 @@ def _picked(at: Made) -> int | None:
             return None
         of_all = other.name == "mul" and other.shape == shape == now.shape
         averages = other.name in ("mean", "sum")
-        picks |= of_all or (averages and math.prod(other.shape) * (other.get("elements") or 0) == rows)
+        picks |= of_all or (averages and math.prod(other.shape) * (other.data.elements or 0) == rows)
         # Of an average before a pick, or a product by samples, the sign is not known.
         if other.name == "neg" or (other.name == "sub" and other.operands[:1] == ["constant"]):
             sign = -sign

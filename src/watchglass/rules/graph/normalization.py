@@ -32,10 +32,10 @@ class Normalized(NamedTuple):
     @classmethod
     def over(cls, at: Made, of: Made | None, sums: Made) -> Normalized | None:
         """With the axis of a softmax or logsumexp."""
-        axis, size = sums.get("axis"), sums.get("size")
+        axis, size = sums.data.axis, sums.data.size
         if not isinstance(axis, int) or not isinstance(size, int):
             return None
-        return cls(at, of, axis, size, sums.get("axis_of_output"), bool(sums.get("mixes")))
+        return cls(at, of, axis, size, sums.data.axis_of_output, bool(sums.data.mixes))
 
 
 def normalized(at: Made) -> Normalized | None:
@@ -50,8 +50,8 @@ def normalized(at: Made) -> Normalized | None:
     while second.shifted:
         second = second.sources[0]
     exponentials = at.name == "div" and first.name == "exp" and second.sources == [first]
-    axes = second.get("axes") if exponentials and second.name == "sum" else None
-    if not isinstance(axes, list) or len(axes) != 1 or axes[0] >= len(first.shape):
+    axes = second.data.axes if exponentials and second.name == "sum" else None
+    if axes is None or len(axes) != 1 or axes[0] >= len(first.shape):
         return None
     return Normalized(at, first, axes[0], first.shape[axes[0]], axes[0], False)
 
@@ -95,7 +95,7 @@ def _of_other_classes(found: Normalized, calls: LossCalls) -> Mistake | None:
     shape, classes = found.at.shape, next(iter(calls.classes), 0)
     takes = [other for other in found.at.takers if other.name == "nll_loss"]
     # Nothing is left out or repeated between the two.
-    whole = any(other.get("elements") == math.prod(shape) for other in takes)
+    whole = any(other.data.elements == math.prod(shape) for other in takes)
     if not whole or len(calls.classes) != 1 or found.size == classes or classes not in shape:
         return None
     along = f"over the {found.size} values of axis {found.axis} of {tuple(shape)}"
@@ -131,13 +131,13 @@ def _over_positions(found: Normalized, calls: LossCalls) -> Mistake | None:
         return None
     # One class of each position: looking it up leaves as many values as there are positions.
     looked_up = found.size != classes and any(
-        other.name in ("mean", "sum") and other.get("elements") == math.prod(shape) // classes for other in used
+        other.name in ("mean", "sum") and other.data.elements == math.prod(shape) // classes for other in used
     )
     if not looked_up and not any(_picks(other) for other in used):
         return None
     # Positions may be what is picked: the beginning and the end of a span.
     labels = found.size in calls.classes or any(
-        other.name == "sum" and other.get("axes") == [found.axis] for other in used
+        other.name == "sum" and other.data.axes == (found.axis,) for other in used
     )
     if labels and found.size != classes:
         return None

@@ -53,7 +53,7 @@ def _is_size_of_weights(term: LossTerm) -> bool:
         name, given = each.name, each.operands
         if each.layer is not None or each.others - {"parameter"}:
             return False
-        if name == "pow" and (each.get("exponent") or 1) % 2:
+        if name == "pow" and (each.data.exponent or 1) % 2:
             return False
         if name in _SIZES and given == ["parameter"]:
             measures = True
@@ -70,7 +70,7 @@ def _is_raised_surrogate(at: Made, positive: bool) -> bool:
     if at.name != "minimum" or not positive:
         return False
     weighed = [each for each in at.sources if each.name == "mul" and each.others == {"constant"}]
-    ratios = [each.sources[0] for each in weighed if len(each.sources) == 1 and each.get("factor") is None]
+    ratios = [each.sources[0] for each in weighed if len(each.sources) == 1 and each.data.factor is None]
     if len(ratios) != 2:
         return False
     clipped = [each for each in ratios if each.name == "clamp"]
@@ -87,7 +87,7 @@ def _reversed_pairs(at: Made) -> str:
         return ""
     of, sign = of.sources[0], 1
     while of.name in ("neg", "mul", "div") and len(of.sources) == 1:
-        factor = -1.0 if of.name == "neg" else of.get("factor")
+        factor = -1.0 if of.name == "neg" else of.data.factor
         if not factor or (of.name == "div" and of.operands[:1] == ["constant"]):
             return ""
         of, sign = of.sources[0], sign if factor > 0 else -sign
@@ -109,7 +109,7 @@ def _is_distance(at: Made) -> bool:
         if at.name not in _AVERAGES or len(at.sources) != 1:
             return False
         square = at.sources[0]
-        even = square.name == "pow" and square.get("exponent") == 2
+        even = square.name == "pow" and square.data.exponent == 2
         if not even and square.name != "abs":
             return False
         of = square.sources
@@ -128,12 +128,12 @@ def _is_product_of_one_layer(at: Made) -> bool:
 
 def _is_reversed_hinge(at: Made) -> bool:
     at = at.back(_AVERAGES)
-    if not (at.name == "relu" or (at.name == "clamp" and (at.get("min"), at.get("max")) == (0, None))):
+    if not (at.name == "relu" or (at.name == "clamp" and (at.data.min, at.data.max) == (0, None))):
         return False
     product = _of_constant(at.first, "add")
     output = _of_constant(product, "mul")
     # A single number is a scale, not the target of each sample.
-    if output is None or product is None or product.get("factor") is not None:
+    if output is None or product is None or product.data.factor is not None:
         return False
     layers = any(each.layer is not None for each in (output, *output.before))
     return output.name in ("linear", "add") and layers and output.shape[-1:] in ([1], [])

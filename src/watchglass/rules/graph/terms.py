@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from watchglass.records import OPERATIONS, Fact, Operation
+from watchglass.records import OPERATIONS, Operation, facts
 from watchglass.tables import StepView
 
 #: How many times as many elements as at first make a sum of them a loss without a level (house).
@@ -31,22 +31,19 @@ class Made:
         first: The first of these; None for none.
         others: The other operands.
         takers: The results that are made of it.
+        data: The operation as the fact has it, with its settings.
     """
 
-    def __init__(self, term: LossTerm, place: int, data: Mapping[str, Any]) -> None:
-        name, before = str(data.get("operation")), term.results
+    def __init__(self, term: LossTerm, place: int, data: facts.MadeBy) -> None:
+        name, before = data.operation, term.results
         self.term, self.place = term, place
         self.operation, self.name = OPERATIONS.get(name) or Operation(name, "unknown"), name
-        self.shape: list[int] = list(data.get("shape") or ())
-        self.layer: str | None = data.get("layer")
-        given = data.get("of") or ()
-        self.operands: list[Made | str] = [before[of] if isinstance(of, int) else str(of) for of in given]
+        self.data, self.shape, self.layer = data, list(data.shape), data.layer
+        self.operands: list[Made | str] = [before[of] if isinstance(of, int) else of for of in data.of or ()]
         self.sources = [each for each in self.operands if isinstance(each, Made)]
         self.first = self.sources[0] if self.sources else None
         self.others = {each for each in self.operands if isinstance(each, str)}
         self.takers: list[Made] = []
-        #: A setting of the operation, by the name that it has in the fact; None where it has none.
-        self.get = data.get
         for source in self.sources:
             source.takers.append(self)
 
@@ -105,17 +102,16 @@ class LossTerm:
         of_data: Whether it depends on data; else it is a penalty on weights.
     """
 
-    def __init__(self, data: Mapping[str, Any]) -> None:
-        self.data: list[Mapping[str, Any]] = list(data.get("operations") or ())
+    def __init__(self, data: facts.TermOfLoss) -> None:
+        self.data = data.operations
         self.results: list[Made] = []
         for place, each in enumerate(self.data):
             self.results.append(Made(self, place, each))
         # A term is one number. Where a scaler is switched off, runs may lack the last operation, and so the sign.
         number = not self.results or math.prod(self.results[-1].shape) == 1
-        known = all(each.get("known", True) for each in self.data)
-        self.whole = bool(data.get("whole")) and known and number
-        self.coefficient: float | None = data.get("coefficient")
-        self.of_data = data.get("kind") == "data"
+        self.whole = data.whole and number and all(each.known is not False for each in self.data)
+        self.coefficient = data.coefficient
+        self.of_data = data.kind == "data"
 
     @property
     def last(self) -> Made | None:
@@ -130,8 +126,7 @@ class LossTerm:
     @property
     def summed(self) -> int:
         """Elements that the term is a sum of; 0 if it is none, or a mean."""
-        elements = self.results[-1].get("elements") if self.results and self.results[-1].name == "sum" else 0
-        return elements if isinstance(elements, int) else 0
+        return (self.data[-1].elements or 0) if self.data and self.data[-1].operation == "sum" else 0
 
     def evaluated(self, rule: Callable[[Made, Mapping[Made, Value]], Value]) -> dict[Made, Value]:
         """The value of each result, from those of its operands, from the operands up.
@@ -145,12 +140,12 @@ class LossTerm:
         return values
 
 
-def terms_of(fact: Fact) -> list[LossTerm]:
-    """The terms of a fact ``loss_graph``."""
-    return [LossTerm(term) for term in fact.data.get("terms") or ()]
+def terms_of(fact: facts.TermsOfLoss) -> list[LossTerm]:
+    """The terms of a fact."""
+    return [LossTerm(term) for term in fact.terms]
 
 
-def data_terms(fact: Fact) -> list[LossTerm]:
+def data_terms(fact: facts.TermsOfLoss) -> list[LossTerm]:
     """Those that depend on data; the others are penalties on weights."""
     return [term for term in terms_of(fact) if term.of_data]
 
@@ -168,7 +163,7 @@ def smooths_labels(terms: Iterable[LossTerm]) -> bool:
 
 def remember_summed(summed: list[int], view: StepView) -> None:
     """Keep the first number of elements that a loss was a sum of and the largest one, in place; nothing for means."""
-    for fact in view.facts("loss_graph"):
+    for fact in view.facts(facts.TermsOfLoss):
         elements = sum(term.summed for term in terms_of(fact))
         if elements:
             summed[:] = [summed[0] if summed else elements, max([elements, *summed])]

@@ -47,12 +47,12 @@ class DetachedGraph(Rule):
         """At most one finding."""
         if view.mode is not Mode.TRAIN:
             return
-        for fact in view.facts("loss_graph"):
-            found = fact.data.get("unreached") or {}
-            cut = found.get("cut_before")
-            names = found.get("names", []) if cut and found.get("ran") else []
+        for fact in view.facts(facts.TermsOfLoss):
+            found = fact.unreached or facts.OutOfReach()
+            cut = found.cut_before
+            names = [*found.names] if cut and found.ran else []
             self.lost = [name for name in self.lost if name in names] if self.looked else names
-            self.count = found.get("count", 0)
+            self.count = found.count
             self.cut_before, self.looked = cut or self.cut_before, True
         if not self.lost or self.fired:
             return

@@ -66,8 +66,8 @@ class LabelRange(Rule):
             return
         for call in view.facts(facts.ComputedLoss):
             self.operations[call.function] = str(call.operation)
-        for fact in view.facts("loss_graph"):
-            self.terms = max(self.terms, int(fact.data.get("terms_count") or 0))
+        for graph in view.facts(facts.TermsOfLoss):
+            self.terms = max(self.terms, graph.terms_count or 0)
         for fact in view.facts("target_sketch"):
             data = fact.data
             loss = loss_kind(str(data.get("function")))

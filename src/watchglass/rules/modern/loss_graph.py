@@ -93,12 +93,12 @@ class LossGraph(Rule):
         self.steps = view.model_step
         self._count(view)
         calls = LossCalls.of(view.facts(facts.ComputedLoss))
-        by_backward = [data_terms(fact) for fact in view.facts("loss_graph")]
+        by_backward = [data_terms(fact) for fact in view.facts(facts.TermsOfLoss)]
         if len(by_backward) >= _MICRO:
             self.added = _added(by_backward)
-        for fact, terms in zip(view.facts("loss_graph"), by_backward, strict=True):
+        for fact, terms in zip(view.facts(facts.TermsOfLoss), by_backward, strict=True):
             self.summed = max((_summed(term) for term in terms), default=0)
-            for found in mistakes(terms, calls, int(fact.data.get("batch") or 0), self.floor, view.model):
+            for found in mistakes(terms, calls, fact.batch, self.floor, view.model):
                 yield self._finding(view, found)
         if self.summed or self.added:
             yield from self._of_sum(view)
@@ -196,9 +196,9 @@ def _summed(term: LossTerm) -> int:
     # A weight that is learned, as that of one of several tasks.
     while last.name in ("mul", "div") and len(of_layers := last.of_layers) == 1:
         last = of_layers[0]
-    rows = int(last.get("rows") or 1)
-    is_sum = last.get("reduction") == "sum" or (
-        last.name == "sum" and last.get("elements", 1) > 1 and last.first is not None and len(last.first.shape) > 0
+    rows = int(last.data.rows or 1)
+    is_sum = last.data.reduction == "sum" or (
+        last.name == "sum" and (last.data.elements or 1) > 1 and last.first is not None and len(last.first.shape) > 0
     )
     if not is_sum or rows < 4 or term.coefficient is None:
         return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from watchglass.records import Finding, Mode, ModuleKind, Severity
+from watchglass.records import Finding, Mode, ModuleKind, Severity, facts
 from watchglass.rules import signals
 from watchglass.rules.graph import forward
 from watchglass.rules.graph.forward import WEIGHTED_SUMS, ForwardGraph
@@ -43,7 +43,7 @@ class MisplacedActivation(Rule):
     def check(self, view: StepView) -> Iterable[Finding]:
         """Findings at a step with a new graph."""
         yield from self._between(view, forward.at(view))
-        for fact in view.facts("loss_graph") if view.mode is Mode.TRAIN else ():
+        for fact in view.facts(facts.TermsOfLoss) if view.mode is Mode.TRAIN else ():
             for term in terms_of(fact):
                 yield from self._before_loss(view, term.results)
 
@@ -90,7 +90,7 @@ class MisplacedActivation(Rule):
             if each.name != "relu" or layer is None or pools:
                 continue
             logits = each.takers and all(other.operation.kind == "softmax" for other in each.takers)
-            if logits and all(other.get("axis_of_output") == 1 for other in each.takers):
+            if logits and all(other.data.axis_of_output == 1 for other in each.takers):
                 message = (
                     f"a ReLU makes the logits of the loss from {layer}: a class whose logit is zero for a sample gets "
                     "no gradient from it"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity, rounded
+from watchglass.records import Finding, Mode, Severity, facts, rounded
 from watchglass.rules import guessing, learning_rates, neighbours, signals
 from watchglass.rules.graph import forward
 from watchglass.rules.graph.terms import smooths_labels, terms_of
@@ -102,8 +102,8 @@ class NoBetterThanGuessing(Rule):
                 guessing.add_targets(guessing.pool_of(self.evaluated, fact.data), fact.data)
         if view.mode is not Mode.TRAIN:
             return
-        for fact in view.facts("loss_graph"):
-            self.smoothed = smooths_labels(terms_of(fact))
+        for graph in view.facts(facts.TermsOfLoss):
+            self.smoothed = smooths_labels(terms_of(graph))
         self.steps = view.model_step + 1
         neighbours.remember(self.compared, view)
         for fact in view.facts("target_sketch"):

@@ -9,7 +9,7 @@ from itertools import takewhile
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Role, Severity
+from watchglass.records import Finding, Mode, Role, Severity, facts
 from watchglass.rules import signals
 from watchglass.rules.graph.terms import data_terms
 from watchglass.rules.modern.sampled_updates import SampledUpdates, sampled_updates
@@ -73,7 +73,7 @@ class NoDataGradient(Rule):
         """At most one finding at a captured TRAIN step."""
         if view.mode is not Mode.TRAIN or signals.skipped(view) or signals.clipped_to_zero(view):
             return
-        for fact in view.facts("loss_graph"):
+        for fact in view.facts(facts.TermsOfLoss):
             self.joined = bool(data_terms(fact))
         samples = sampled_updates(view)
         for sample in samples:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from watchglass.config import parameter
-from watchglass.records import Fact, Finding, Mode, Severity
+from watchglass.records import Finding, Mode, Severity, facts
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView
@@ -35,34 +35,34 @@ class NormalizationBatchSize(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """At most one finding."""
-        for fact in view.facts("forward_graph"):
+        for fact in view.facts(facts.ForwardLayers):
             # It is recorded again at the fourth captured step.
-            if view.mode is Mode.TRAIN and fact.data.get("capture", 0) >= self.patience:
+            if view.mode is Mode.TRAIN and fact.capture >= self.patience:
                 yield from self._judged(view, fact)
 
     def finish(self, view: StepView) -> Iterable[Finding]:
         """The judgement of a short run."""
-        fact = view.latest_fact("forward_graph")
+        fact = view.latest_fact(facts.ForwardLayers)
         if fact is not None:
             yield from self._judged(view, fact)
 
     def applicable(self, view: StepView) -> str:
         """Not without a batch normalisation in training mode."""
-        fact = view.latest_fact("forward_graph")
-        none = fact is not None and not fact.data.get("batch_normalizations_count")
+        fact = view.latest_fact(facts.ForwardLayers)
+        none = fact is not None and not fact.batch_normalizations_count
         return "no batch normalisation in training mode shows in the graph" if none else ""
 
-    def _judged(self, view: StepView, fact: Fact) -> Iterable[Finding]:
-        few = fact.data.get("batch_normalizations")
-        if self.fired or not few or 2 * len(few) < fact.data.get("batch_normalizations_count", 0):
+    def _judged(self, view: StepView, fact: facts.ForwardLayers) -> Iterable[Finding]:
+        few = fact.batch_normalizations
+        if self.fired or not few or 2 * len(few) < fact.batch_normalizations_count:
             return
         self.fired = True
-        values, batch = int(few[0]["values"]), int(few[0]["batch"])
+        values, batch = few[0].values, few[0].batch
         yield self.finding(
             view,
             severity=Severity.WARNING,
             subject="batch normalisation",
-            tensors=[each["name"] for each in few[:8] if each["name"]],
+            tensors=[each.name for each in few[:8] if each.name],
             value=float(values),
             limit=2.0,
             message=f"batch normalisation takes mean and variance of {values} values per channel, from batches of "

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Role, Severity, rounded
+from watchglass.records import Finding, Mode, Role, Severity, facts, rounded
 from watchglass.rules import signals
 from watchglass.rules.graph.terms import terms_of
 from watchglass.rules.modern.sampled_updates import SampledUpdates, middle, sampled_updates, share
@@ -152,7 +152,7 @@ class PenaltyDominates(Rule):
         """Whether the optimizer decays the weights, or the loss has a part that is not of the data."""
         if self.factor > 0 or self.decay > 0:
             return True
-        graph = view.latest_fact("loss_graph")
+        graph = view.latest_fact(facts.TermsOfLoss)
         if graph is not None and not all(term.of_data for term in terms_of(graph)):
             return True
         whole, data = view.scalar("loss"), view.scalar(self.followed)

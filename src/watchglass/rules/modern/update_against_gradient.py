@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, ModuleKind, Role, Severity
+from watchglass.records import Finding, Mode, ModuleKind, Role, Severity, facts
 from watchglass.rules import signals
 from watchglass.rules.graph.growth import falls_without_limit
 from watchglass.rules.graph.misfit import sign_of
@@ -97,12 +97,12 @@ class UpdateAgainstGradient(Rule):
         """At most one finding at a TRAIN step."""
         if view.mode is not Mode.TRAIN:
             return
-        for fact in view.facts("loss_graph"):
+        for fact in view.facts(facts.TermsOfLoss):
             terms = terms_of(fact)
             data = [term for term in terms if term.of_data]
             self.sign, self.hinge = sign_of(data), reversed_hinge(data)
             self.part = reversed_part(terms)
-            known = len(terms) == fact.data.get("terms_count", len(terms))
+            known = len(terms) == (fact.terms_count or len(terms))
             self.endless = known and falls_without_limit(terms)
         loss = signals.loss(view)
         if loss is not None and math.isfinite(loss):

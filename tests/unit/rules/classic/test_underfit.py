@@ -17,6 +17,7 @@ from real_runs import RealRuns, Watch, update
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
 from watchglass.records import ModuleKind
+from watchglass.records.facts import ForwardLayers
 from watchglass.rules import find_rule
 from watchglass.rules.classic.underfit import end_of
 from watchglass.rules.graph.forward import ForwardGraph
@@ -117,13 +118,11 @@ def test_a_model_is_small_for_what_similar_samples_tell(run_path: Path, given: l
 def test_what_everything_goes_through(
     layers: list[tuple[int, int]], pairs: list[tuple[int, int]], narrowest: float
 ) -> None:
-    graph = ForwardGraph(
-        {
-            "layers": [[f"{at}.weight", "linear", *each] for at, each in enumerate(layers)],
-            "pairs": [[*each, "relu"] for each in pairs],
-        }
+    fact = ForwardLayers(
+        layers=tuple((f"{at}.weight", "linear", *each) for at, each in enumerate(layers)),
+        pairs=tuple((*each, "relu") for each in pairs),
     )
-    assert graph.narrowest() == narrowest
+    assert ForwardGraph(fact).narrowest() == narrowest
 
 
 class TestUnderfitInRealRuns(RealRuns):

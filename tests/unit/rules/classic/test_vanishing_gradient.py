@@ -20,6 +20,7 @@ from watchglass.config import RuleSpec
 from watchglass.diagnose import diagnose
 from watchglass.evaluate import replay
 from watchglass.records import ModuleKind
+from watchglass.records.facts import ForwardLayers
 from watchglass.rules import capture_for, find_rule
 from watchglass.rules.graph.forward import ForwardGraph
 from watchglass.testing import Step, build_run
@@ -309,7 +310,7 @@ def test_a_very_deep_model_is_too_deep_unless_it_learns_well(
         "layers": layers, "layers_count": 20, "pairs": [[*way, "relu"] for way in ways], "pairs_count": len(ways),
         "complete": True, "depth": 20, "residuals": 0, "normalizations": 0,
     }  # fmt: skip
-    assert ForwardGraph(graph).shortest() == length
+    assert ForwardGraph(ForwardLayers.from_data(graph) or ForwardLayers()).shortest() == length
     modules = dict.fromkeys(("stem", "middle", "readout"), ModuleKind.LINEAR)
     found = []
     for lowest in (1.6, 0.9):

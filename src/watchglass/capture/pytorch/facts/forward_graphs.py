@@ -6,7 +6,7 @@ import math
 from typing import Any, NamedTuple
 
 from watchglass.capture.pytorch.graph.autograd_graph import Graph
-from watchglass.records import OperationKind
+from watchglass.records import OperationKind, facts
 
 #: Kinds whose operations do nothing but multiply, by weights or by another result.
 _PLAIN, _FACTORS = ("matrix", "looks_up"), ("multiplies", "matrix")
@@ -38,36 +38,27 @@ class ForwardReading:
         self._graph = graph
         self._bits: dict[str, int] = {}
         self._kinds: dict[str, OperationKind] = {}
-        self.layers: list[list[Any]] = []
+        self.layers: list[tuple[str, str, int, int]] = []
         # By layer, as bits: the layers before it.
         self._before: list[int] = []
         # By identity of a parameter, as bits: the layers that it is the weight of.
         self._same: dict[int, int] = {}
         self.pairs: dict[tuple[int, int], int] = {}
-        self._few: list[dict[str, Any]] = []
+        self._few: list[facts.FewNormalized] = []
         self._normalized = 0
         self._states: list[_State] = []
         for at in range(len(graph)):
             self._states.append(self._read(at))
 
-    def described(self) -> dict[str, Any]:
-        """Data of the fact."""
-        depth = self._states[-1].depth
+    def described(self) -> facts.ForwardLayers:
+        """The fact."""
+        pairs = tuple((*pair, self._named(bits)) for pair, bits in sorted(self.pairs.items())[:_MOST_PAIRS])
         unknown = sorted(name for name, kind in self._kinds.items() if kind == "unknown")
-        return {
-            "nodes": len(self._graph),
-            "layers": self.layers[:_MOST_LAYERS],
-            "layers_count": len(self.layers),
-            "pairs": [[*pair, self._named(bits)] for pair, bits in sorted(self.pairs.items())[:_MOST_PAIRS]],
-            "pairs_count": len(self.pairs),
-            "kinds": dict(sorted(self._kinds.items())),
-            "unknown": unknown[:16],
-            "depth": depth.layers,
-            "residuals": depth.residuals,
-            "normalizations": depth.normalizations,
-            "batch_normalizations": self._few[:16],
-            "batch_normalizations_count": self._normalized,
-        }
+        return facts.ForwardLayers(
+            True, (), 0, 0, len(self._graph), tuple(self.layers[:_MOST_LAYERS]), len(self.layers), pairs,
+            len(self.pairs), dict(sorted(self._kinds.items())), tuple(unknown[:16]), *self._states[-1].depth,
+            tuple(self._few[:16]), self._normalized,
+        )  # fmt: skip
 
     def _named(self, bits: int) -> str:
         return " ".join(name for name, bit in self._bits.items() if bits & bit)
@@ -107,7 +98,7 @@ class ForwardReading:
         operation = self._graph.operations[at]
         name = operation.name
         out = self._units(at, name)
-        self.layers.append([self._graph.name(weight), name, _inputs(tuple(parameter.shape), name, out), out])
+        self.layers.append((self._graph.name(weight), name, _inputs(tuple(parameter.shape), name, out), out))
         self._before.append(before)
         plain = operation.kind in _PLAIN
         own = 0 if plain else self._bit(name, operation.kind)
@@ -155,15 +146,12 @@ class ForwardReading:
         values = math.prod(shape) // max(1, shape[1])
         if values <= _FEW:
             named = [each.at for each in graph.below[at] if each.at in graph.parameters]
-            self._few.append({"name": graph.name(named[0]) if named else "", "values": values, "batch": shape[0]})
+            self._few.append(facts.FewNormalized(graph.name(named[0]) if named else "", values, shape[0]))
 
 
-def pattern(data: dict[str, Any]) -> Any:
-    """The data without what follows from the size of the batch."""
-    return {
-        name: [each["name"] for each in value] if name == "batch_normalizations" else value
-        for name, value in data.items()
-    }
+def pattern(fact: facts.ForwardLayers) -> Any:
+    """The fact without what follows from the size of the batch."""
+    return {**vars(fact), "batch_normalizations": [each.name for each in fact.batch_normalizations]}
 
 
 def _inputs(shape: tuple[int, ...], name: str, out: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -18,6 +19,7 @@ from watchglass.capture.pytorch.graph.autograd_graph import Graph
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
 from watchglass.record import OpenStep
+from watchglass.records import facts
 
 _log = logging.getLogger("watchglass")
 #: Captured steps of a model that are all read; after them only the 4th, 16th, 64th ... And those of large graphs.
@@ -125,37 +127,44 @@ class GraphLooks:
     def _record(self, call: BackwardCall, key: tuple[int, int], graph: Graph) -> None:
         if not graph.complete:
             self._unreadable.add(key[0])
-            for kind in self._kinds:
-                self._notify(call, kind, key, {"complete": False}, True)
+            for fact in (facts.TermsOfLoss(), facts.ForwardLayers()):
+                self._notify(call, key, fact, True)
             return
         unknown = {each.name for each in graph.operations if each.kind == "unknown"}
-        opaque = {full for full in unknown if full.endswith("Backward")}
+        opaque = tuple(sorted(full for full in unknown if full.endswith("Backward"))[:16])
         capture = self._captures[key[0]]
-        about = {"complete": True, "opaque": sorted(opaque)[:16], "backward": key[1], "capture": capture}
         if "loss_graph" in self._kinds:
+            terms = loss_graphs.described(graph)
             unreached = None if opaque else self._unreached(graph)
-            data = loss_graphs.described(graph) | about | {"batch": int(call.forward.weight), "unreached": unreached}
-            like = loss_graphs.pattern(data), data["opaque"], data["unreached"]
-            self._notify(call, "loss_graph", key, data, like)
+            like = loss_graphs.pattern(terms), opaque, unreached
+            batch = int(call.forward.weight)
+            terms = replace(
+                terms, opaque=opaque, backward=key[1], capture=capture, batch=batch, unreached=unreached
+            )  # fmt: skip
+            self._notify(call, key, terms, like)
         if "forward_graph" in self._kinds:
-            data = forward_graphs.ForwardReading(graph).described()
+            layers = forward_graphs.ForwardReading(graph).described()
             # Batches that are too small are recorded once more: the first may be an exception.
-            late = bool(data["batch_normalizations"]) and capture > _ALL
-            self._notify(call, "forward_graph", key, data | about, (forward_graphs.pattern(data), late))
+            late = bool(layers.batch_normalizations) and capture > _ALL
+            known = replace(layers, opaque=opaque, backward=key[1], capture=capture)
+            self._notify(call, key, known, (forward_graphs.pattern(layers), late))
 
-    def _notify(self, call: BackwardCall, kind: str, key: tuple[int, int], data: dict[str, Any], like: Any) -> None:
-        place = kind, *key
-        if self._reported.get(place) == like or self._records[kind] >= _MOST_RECORDS:
+    def _notify(
+        self, call: BackwardCall, key: tuple[int, int], fact: facts.TermsOfLoss | facts.ForwardLayers, like: Any
+    ) -> None:
+        place = fact.KIND, *key
+        if fact.KIND not in self._kinds or self._reported.get(place) == like:
             return
-        self._reported[place] = like
-        self._records[kind] += 1
-        call.forward.records.facts.append((kind, "autograd", data))
+        if self._records[fact.KIND] < _MOST_RECORDS:
+            self._reported[place] = like
+            self._records[fact.KIND] += 1
+            call.forward.records.add_fact(fact, "autograd")
 
     def _name(self, parameter: Tensor) -> str:
         place = self._models.parameter(parameter)
         return place.name if place is not None else ""
 
-    def _unreached(self, graph: Graph) -> dict[str, Any] | None:
+    def _unreached(self, graph: Graph) -> facts.OutOfReach | None:
         """Trainable parameters that the backward cannot reach, of models of which it reaches others."""
         reached = {id(parameter) for parameter in graph.parameters.values()}
         missed: list[tuple[int, ParameterPlace]] = []
@@ -171,13 +180,10 @@ class GraphLooks:
         first = next((at for at, each in enumerate(calls) if each.joined and lost.issuperset(each.parameters)), None)
         behind = range(first, len(calls)) if first is not None else ()
         cut = next((calls[at].path for at in behind if _is_cut(calls, at, lost)), None)
-        return {
-            "count": len(missed),
-            "names": [place.name for _, place in missed[:_MOST_NAMED]],
-            "ran": _share(calls, lost, joined=True),
-            "ran_without_graph": _share(calls, lost, joined=False),
-            "cut_before": cut,
-        }
+        return facts.OutOfReach(
+            len(missed), tuple(place.name for _, place in missed[:_MOST_NAMED]), _share(calls, lost, joined=True),
+            _share(calls, lost, joined=False), cut,
+        )  # fmt: skip
 
 
 class _TrainableCall(NamedTuple):

@@ -9,23 +9,24 @@ from typing import Any
 
 from watchglass.capture.pytorch.graph.autograd_graph import CONSTANT, Graph, Operand
 from watchglass.capture.pytorch.graph.nodes import axis_of, output_path
+from watchglass.records import facts
 
 #: Terms of a sum, and operations of a term, that are recorded at most.
 _MOST_TERMS, _MOST_OPERATIONS = 12, 64
 _REDUCTIONS = {0: "none", 1: "mean", 2: "sum"}
 #: Fields that follow from the size of a batch, and numbers that may be annealed.
-_SIZES = ("shape", "size", "elements", "rows", "from", "factor")
+_SIZES = ("shape", "size", "elements", "rows", "broadcast", "factor")
 _NORMALIZING = ("softmax", "log_softmax", "logsumexp")
 #: No axis: a reshape has put parts of several axes into one.
 _MIXED = -1
 
 
-def described(graph: Graph) -> dict[str, Any]:
-    """Data of the fact, from the graph of the loss."""
-    terms = [{"coefficient": factor, **_Term(graph, at).described()} for at, factor in _terms(graph)]
+def described(graph: Graph) -> facts.TermsOfLoss:
+    """The fact, from the graph of the loss."""
+    terms = [_Term(graph, at).described(factor) for at, factor in _terms(graph)]
     # A penalty may have a term for each parameter.
-    terms.sort(key=lambda term: term["kind"] != "data")
-    return {"terms": terms[:_MOST_TERMS], "terms_count": len(terms)}
+    terms.sort(key=lambda term: term.kind != "data")
+    return facts.TermsOfLoss(True, terms=tuple(terms[:_MOST_TERMS]), terms_count=len(terms))
 
 
 def _terms(graph: Graph) -> list[tuple[Operand, float | None]]:
@@ -73,14 +74,15 @@ class _Term:
         self._whole = True
         self._walk()
 
-    def described(self) -> dict[str, Any]:
-        """Data of the term."""
+    def described(self, coefficient: float | None) -> facts.TermOfLoss:
+        """The term, which is multiplied by a number."""
         graph = self._graph
         kind = "data" if graph.varying[self._root.at] else "penalty"
         # Operands first; operations that only arrange values are passed over.
         shown = [at for at in sorted(self._order) if graph.operations[at].kind != "arranges"]
         places = {at: place for place, at in enumerate(shown)}
-        return {"kind": kind, "whole": self._whole, "operations": [self._operation(at, places) for at in shown]}
+        operations = tuple(self._operation(at, places) for at in shown)
+        return facts.TermOfLoss(coefficient, kind, self._whole, operations)
 
     def _walk(self) -> None:
         graph, seen = self._graph, {self._root.at}
@@ -105,20 +107,16 @@ class _Term:
             if at in self._inside:
                 self._inside.update(each.at for each in graph.below[at] if each.at in seen)
 
-    def _operation(self, at: int, places: dict[int, int]) -> dict[str, Any]:
+    def _operation(self, at: int, places: dict[int, int]) -> facts.MadeBy:
         graph = self._graph
         operation = graph.operations[at]
-        made: dict[str, Any] = {"operation": operation.name, "shape": list(graph.shape(at))}
-        if at in self._inside:
-            made["inside"] = True
+        inside = at in self._inside or None
+        shape = graph.shape(at)
         if at in self._ends:
-            made["layer"] = self._ends[at]
-            return made
-        made["of"] = [self._source(each, places) for each in graph.below[at]][:: -1 if operation.form == "rsub" else 1]
-        made.update(self._settings(at))
-        if operation.kind == "unknown":
-            made["known"] = False
-        return made
+            return facts.MadeBy(operation.name, shape, inside, layer=self._ends[at])
+        of = tuple(self._source(each, places) for each in graph.below[at])[:: -1 if operation.form == "rsub" else 1]
+        known = False if operation.kind == "unknown" else None
+        return facts.MadeBy(operation.name, shape, inside, known, of=of, **self._settings(at))
 
     def _source(self, operand: Operand, places: dict[int, int]) -> Any:
         """What an operand is: the place of an operation, ``"constant"``, ``"parameter"`` or ``"unknown"``."""
@@ -149,11 +147,11 @@ class _Term:
             return {"exponent": _number(graph.saved(at, "exponent"))}
         if name in ("sum", "mean"):
             axes = graph.saved(at, "dim")
-            over = sorted(axis_of(axis, len(shape)) for axis in axes) if axes else list(range(len(shape)))
+            over = tuple(sorted(axis_of(axis, len(shape)) for axis in axes) if axes else range(len(shape)))
             return {"axes": over, "elements": math.prod(shape) // max(1, own), "rows": shape[0] if shape else 1}
         found: dict[str, Any] = {}
         if own > math.prod(shape) and operation.kind in ("adds", "multiplies"):
-            found["from"] = list(shape)
+            found["broadcast"] = shape
         if name in ("mul", "div") and len(results) == 1 and (factor := _number(graph.factor(at))) is not None:
             found["factor"] = factor
         if operation.kind == "loss":
@@ -215,15 +213,15 @@ def _axis_before(before: tuple[int, ...], now: tuple[int, ...], axis: int) -> in
     return None if {first, last} <= set(ends) else _MIXED
 
 
-def pattern(data: dict[str, Any]) -> Any:
-    """The data without sizes and coefficients: other batches, longer sequences and annealed weights are no change."""
+def pattern(fact: facts.TermsOfLoss) -> Any:
+    """The terms without sizes and coefficients: other batches, longer sequences and annealed weights are no change."""
     return [
         (
-            term["kind"],
-            term["whole"],
-            [{name: value for name, value in each.items() if name not in _SIZES} for each in term["operations"]],
+            term.kind,
+            term.whole,
+            [{name: value for name, value in vars(each).items() if name not in _SIZES} for each in term.operations],
         )
-        for term in data["terms"]
+        for term in fact.terms
     ]
 
 
