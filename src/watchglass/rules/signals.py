@@ -58,11 +58,6 @@ def modules(view: StepView) -> dict[str, tuple[str, str]]:
     return {path: (str(kind), str(types.get(path, ""))) for path, kind in kinds.items()}
 
 
-def reached_name(row: Mapping[str, Any]) -> str:
-    """Name of a parameter of the fact ``unheld_parameters``, below its module; ``"a parameter"`` where it has none."""
-    return ".".join(filter(None, (row["owner"], row["name"]))) or "a parameter"
-
-
 def unclipped_recurrence(view: StepView, modules_hit: Iterable[str] = ()) -> bool:
     """Whether a model has recurrent layers, among those hit if any are known, and nothing clips its gradients."""
     if view.latest_fact(facts.Clip) is not None:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
         ForwardLayers as ForwardLayers,
         MadeBy as MadeBy,
         OutOfReach as OutOfReach,
+        ReachedParameter as ReachedParameter,
+        ReachedParameters as ReachedParameters,
         TermOfLoss as TermOfLoss,
         TermsOfLoss as TermsOfLoss,
     )

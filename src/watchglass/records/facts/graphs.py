@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -170,3 +171,60 @@ class ForwardLayers(DeclaredFact):
     normalizations: int = 0
     batch_normalizations: tuple[FewNormalized, ...] = ()
     batch_normalizations_count: int = 0
+
+
+@dataclass(frozen=True)
+class ReachedParameter:
+    """A parameter that a backward reaches and no optimizer has stepped.
+
+    Attributes:
+        owner: Class of the outermost module that holds it, "" for none.
+        name: Its name within that module.
+        shape: Its shape.
+        kind: Kind of its module.
+        training: Whether the owner is in training mode.
+        optimizer, optimizer_type: An optimizer that holds it and has not stepped so far, and its class.
+        looks: Readings in a row with the same values.
+        sampled: Values that were compared.
+        min, max, std: Of these values.
+    """
+
+    owner: str = ""
+    name: str = ""
+    shape: tuple[int, ...] = ()
+    kind: str = "other"
+    training: bool = True
+    optimizer: str | None = None
+    optimizer_type: str | None = None
+    looks: int = 0
+    sampled: int = 0
+    min: float = math.nan
+    max: float = math.nan
+    std: float = math.nan
+
+    @property
+    def full_name(self) -> str:
+        """Its name with that of its module; ``"a parameter"`` where it has none."""
+        return ".".join(filter(None, (self.owner, self.name))) or "a parameter"
+
+
+@dataclass(frozen=True)
+class ReachedParameters(DeclaredFact):
+    """Parameters that a backward reaches and that no optimizer updates, of modules that no optimizer knows.
+
+    Attributes:
+        backward: Number of the backward in its step.
+        count: How many there are; 0 in a record that none is left.
+        parameters: At most 32 of them.
+        stepped: Name of an optimizer of such parameters that has stepped for the first time.
+    """
+
+    KIND = "unheld_parameters"
+    FROM = "autograd's graph"
+    WHEN = "the same"
+    COST = "the same reading, and a copy of 1,024 elements of each of at most 32 such parameters"
+
+    backward: int = 0
+    count: int = 0
+    parameters: tuple[ReachedParameter, ...] = ()
+    stepped: str | None = None

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, ModuleKind, Role, Severity, facts
-from watchglass.rules import signals
 from watchglass.rules.fresh_weights import initialization_of
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -63,8 +62,8 @@ class OptimizerMissesParameter(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """At most one finding at a captured TRAIN step."""
-        for fact in view.facts("unheld_parameters"):
-            yield from self._beyond(view, fact.data["parameters"], fact.data["count"])
+        for reached in view.facts(facts.ReachedParameters):
+            yield from self._beyond(view, reached.parameters, reached.count)
         for membership in view.facts(facts.Membership):
             self._take(membership.left_out_beside)
             self.idle = _changes_nothing(membership.of_stepped)
@@ -125,28 +124,28 @@ class OptimizerMissesParameter(Rule):
             symptoms=("parameter_without_optimizer",),
         )
 
-    def _beyond(self, view: StepView, rows: list[dict[str, Any]], count: int) -> Iterable[Finding]:
+    def _beyond(self, view: StepView, rows: Sequence[facts.ReachedParameter], count: int) -> Iterable[Finding]:
         """A finding about parameters of modules of which no optimizer holds anything."""
-        still = [row for row in rows if row["optimizer"] is None and row["training"] and row["looks"] >= self.looks]
+        still = [row for row in rows if row.optimizer is None and row.training and row.looks >= self.looks]
         # The layers of a plain list are modules of one class each.
-        fresh = [row for row in still if _is_fresh([each for each in still if each["owner"] == row["owner"]])]
+        fresh = [row for row in still if _is_fresh([each for each in still if each.owner == row.owner])]
         if not fresh:
             return
         first, total = fresh[0], count if len(fresh) == len(rows) else len(fresh)
-        what = signals.reached_name(first)
+        what = first.full_name
         others = f" and {total - 1} more" if total > 1 else ""
         yield self.finding(
             view,
             severity=Severity.WARNING,
             subject="in no trained model",
-            tensors=[what] if first["owner"] else [],
+            tensors=[what] if first.owner else [],
             value=float(total),
             limit=0.0,
-            message=f"no optimizer holds {what} of shape {first['shape']}{others}, although backward computes "
-            f"gradients of {'them' if total > 1 else 'it'}: the same values in {first['looks']} readings of the graph "
+            message=f"no optimizer holds {what} of shape {[*first.shape]}{others}, although backward computes "
+            f"gradients of {'them' if total > 1 else 'it'}: the same values in {first.looks} readings of the graph "
             f"up to step {view.mode_step}",
             symptoms=("parameter_without_optimizer",),
-            evidence={"shape": first["shape"], "readings": first["looks"]},
+            evidence={"shape": [*first.shape], "readings": first.looks},
         )
 
     def _take(self, left_out: facts.NamedParameters | None) -> None:
@@ -169,21 +168,21 @@ def _frozen(weights: Statistics) -> list[int]:
     return [row for row, info in enumerate(weights.tensors) if info.trainable is False]
 
 
-def _is_fresh(rows: list[dict[str, Any]]) -> bool:
+def _is_fresh(rows: list[facts.ReachedParameter]) -> bool:
     """Whether most weights of a module look freshly initialised; a parameter of no module always does."""
-    large = [row for row in rows if len(row["shape"]) > 1 and row["sampled"] >= 64]
-    if not large or (len(rows) == 1 and not rows[0]["owner"]):
-        return not rows[0]["owner"] or all(row["std"] == 0 for row in rows)
+    large = [row for row in rows if len(row.shape) > 1 and row.sampled >= 64]
+    if not large or (len(rows) == 1 and not rows[0].owner):
+        return not rows[0].owner or all(row.std == 0 for row in rows)
     looks = [
         initialization_of(
-            row["shape"], _kind(row), row["sampled"], row["min"], row["max"], row["std"], tolerance=0.02
-        ) or row["std"] == 0
+            row.shape, _kind(row), row.sampled, row.min, row.max, row.std, tolerance=0.02
+        ) or row.std == 0
         for row in large
     ]  # fmt: skip
     return 2 * sum(map(bool, looks)) >= len(large)
 
 
-def _kind(row: dict[str, Any]) -> ModuleKind:
+def _kind(row: facts.ReachedParameter) -> ModuleKind:
     """The kind of the module of a parameter; a table of vectors that a loss holds is like an embedding."""
-    kind = ModuleKind(row["kind"])
+    kind = ModuleKind(row.kind)
     return ModuleKind.EMBEDDING if kind is ModuleKind.OTHER else kind

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from watchglass.config import parameter
 from watchglass.records import Finding, Severity, facts
-from watchglass.rules import signals
 from watchglass.rules.modern.call_rounds import objects_of, rounds_of
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -40,6 +39,7 @@ class OptimizerNeverSteps(Rule):
     """
 
     default = True
+    state_version = 2
     needs = (
         Needs(facts=("calls",), optional=True, why="to know the optimizers of the script"),
         Needs(facts=("training_flags",), optional=True, why="to know whether the model is in training mode"),
@@ -52,15 +52,15 @@ class OptimizerNeverSteps(Rule):
     #: Whether any optimizer has stepped, also one of other tensors.
     stepped: bool = state(bool)
     #: By backward of a step, the weights that it reaches and that optimizers hold that have not stepped.
-    idle: dict[str, list[dict[str, Any]]] = state(dict)
+    idle: dict[str, dict[str, Any]] = state(dict)
     #: Names of optimizers of such weights that have stepped later.
     late: list[str] = state(list)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """At most one finding per optimizer, from half of the planned steps on."""
         self.stepped = self.stepped or any(rounds_of(fact) for fact in view.facts("calls"))
-        for fact in view.facts("unheld_parameters"):
-            self._take(fact.data)
+        for reached in view.facts(facts.ReachedParameters):
+            self._take(reached)
         planned = view.latest_fact("planned_steps")
         steps = planned.data.get("steps") if planned is not None else None
         if isinstance(steps, int) and 2 * view.model_step >= steps:
@@ -97,35 +97,36 @@ class OptimizerNeverSteps(Rule):
             evidence={"backwards": found.backwards, **({"optimizer": kind} if isinstance(kind, str) else {})},
         )
 
-    def _take(self, data: Mapping[str, Any]) -> None:
+    def _take(self, reached: facts.ReachedParameters) -> None:
         """Take a reading of the graph, or that an optimizer has stepped for the first time."""
-        if isinstance(stepped := data.get("stepped"), str):
-            self.late.append(stepped)
+        if reached.stepped is not None:
+            self.late.append(reached.stepped)
             return
-        held = [row for row in data["parameters"] if row["optimizer"] is not None and row["training"]]
-        self.idle[str(data["backward"])] = held[:_MOST_IDLE]
+        held = tuple(each for each in reached.parameters if each.optimizer is not None and each.training)
+        self.idle[str(reached.backward)] = facts.ReachedParameters(parameters=held[:_MOST_IDLE]).to_data()
 
     def _idle_ones(self, view: StepView, looks: int) -> Iterable[Finding]:
         """A finding about each of several optimizers that has not stepped."""
-        rows: dict[str, list[dict[str, Any]]] = {}
-        for row in (each for rows_of in self.idle.values() for each in rows_of):
-            if row["looks"] >= looks and row["optimizer"] not in self.late:
-                rows.setdefault(row["optimizer"], []).append(row)
+        rows: dict[str, list[facts.ReachedParameter]] = {}
+        known = filter(None, map(facts.ReachedParameters.from_data, self.idle.values()))
+        for row in (each for reached in known for each in reached.parameters):
+            if row.looks >= looks and row.optimizer is not None and row.optimizer not in self.late:
+                rows.setdefault(row.optimizer, []).append(row)
         for name, held in rows.items():
             first = held[0]
-            what = signals.reached_name(first)
+            what = first.full_name
             yield self.finding(
                 view,
                 severity=Severity.WARNING,
                 subject=name,
-                tensors=[what] if first["owner"] else [],
-                value=float(first["looks"]),
+                tensors=[what] if first.owner else [],
+                value=float(first.looks),
                 limit=float(looks),
-                message=f"{name} ({first.get('optimizer_type')}) has never stepped, up to step {view.mode_step}, while "
-                f"another optimizer has: backward computes gradients of {what} of shape {first['shape']}, which it "
+                message=f"{name} ({first.optimizer_type}) has never stepped, up to step {view.mode_step}, while "
+                f"another optimizer has: backward computes gradients of {what} of shape {[*first.shape]}, which it "
                 "holds and which has not changed",
                 symptoms=("one_never_stepped",),
-                evidence={"optimizer": first.get("optimizer_type"), "optimizer_name": name, "shape": first["shape"]},
+                evidence={"optimizer": first.optimizer_type, "optimizer_name": name, "shape": [*first.shape]},
             )
 
     def _stopped(self, view: StepView, found: facts.UnsteppedBackwards, kind: Any) -> Finding:

@@ -11,12 +11,12 @@ import itertools
 import weakref
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from watchglass.capture.deferred_values import DeferredData
 from watchglass.capture.port import Port
 from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.facts.copies import Copies, CopyPlace, some
@@ -24,8 +24,8 @@ from watchglass.capture.pytorch.facts.object_names import ObjectNames
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.module_tree import kind_of, parameters_of, type_name
 from watchglass.capture.update_samples import ELEMENTS
-from watchglass.record import CapturedRecords
-from watchglass.records import ModuleKind
+from watchglass.record import CapturedRecords, DeferredFact
+from watchglass.records import ModuleKind, facts
 
 #: Parameters that are described, and whose values are remembered.
 _MOST, _MOST_REMEMBERED = 32, 4096
@@ -69,8 +69,8 @@ class UnheldParameters:
             return
         self._updating.add(optimizer)
         if optimizer in self._idle:
-            data = {"backward": 0, "count": 0, "parameters": [], "stepped": self._subjects.name("optimizer", optimizer)}
-            self._port.records.current().facts.append(("unheld_parameters", "optimizer", data))
+            fact = facts.ReachedParameters(stepped=self._subjects.name("optimizer", optimizer))
+            self._port.records.current().add_fact(fact, "optimizer")
 
     def look(self, records: CapturedRecords, backward: int, reached: Sequence[Tensor]) -> None:
         """A backward is about to reach these parameters."""
@@ -83,7 +83,7 @@ class UnheldParameters:
             return  # an optimizer that was made before watching began is known once it has stepped
         idle = [each for each in reached if id(each) not in updated]
         holders = self._models.parents.holders(idle)
-        rows: list[tuple[dict[str, Any], int, CopyPlace]] = []
+        rows: list[tuple[facts.ReachedParameter, int, CopyPlace]] = []
         copies, count = Copies(), 0
         for parameter in idle:
             holder, optimizer = holders.get(id(parameter)), holding.get(id(parameter))
@@ -97,18 +97,17 @@ class UnheldParameters:
             if values is None:
                 continue
             row = _described(parameter, holder, owner)
-            row["optimizer"], row["optimizer_type"] = None, None
             if optimizer is not None:
                 self._idle.add(optimizer)
-                row["optimizer"] = self._subjects.name("optimizer", optimizer)
-                row["optimizer_type"] = type(optimizer).__name__
+                name = self._subjects.name("optimizer", optimizer)
+                row = replace(row, optimizer=name, optimizer_type=type(optimizer).__name__)
             rows.append((row, self._number(parameter), copies.add(values)))
         if not rows and backward not in self._reported:
             return
         (self._reported.add if rows else self._reported.discard)(backward)
         copies.send()
-        make = functools.partial(self._data, {"backward": backward, "count": count}, rows, copies)
-        records.facts.append(("unheld_parameters", "autograd", DeferredData(make)))
+        make = functools.partial(self._fact, facts.ReachedParameters(backward, count), rows, copies)
+        records.add_fact(DeferredFact(facts.ReachedParameters, make), "autograd")
 
     def _number(self, parameter: Tensor) -> int:
         known = self._numbers.get(id(parameter))
@@ -118,7 +117,7 @@ class UnheldParameters:
             known = self._numbers[id(parameter)] = weakref.ref(parameter), next(self._next)
         return known[1]
 
-    def _data(self, data: dict[str, Any], rows: Sequence[Any], copies: Copies) -> dict[str, Any]:
+    def _fact(self, fact: facts.ReachedParameters, rows: Sequence[Any], copies: Copies) -> facts.ReachedParameters:
         values = copies.values()
         if len(self._seen) > _MOST_REMEMBERED:
             self._seen.clear()
@@ -129,17 +128,17 @@ class UnheldParameters:
             looks = known.looks + 1 if known is not None and known.total == total else 1
             self._seen[number] = _Seen(total, looks)
             spread = {"min": float(taken.min()), "max": float(taken.max()), "std": float(taken.std())}
-            parameters.append({**row, "looks": looks, "sampled": taken.size, **spread})
-        return {**data, "parameters": parameters}
+            parameters.append(replace(row, looks=looks, sampled=taken.size, **spread))
+        return replace(fact, parameters=tuple(parameters))
 
 
-def _described(parameter: Tensor, holder: nn.Module | None, owner: nn.Module | None) -> dict[str, Any]:
-    """The name of a parameter within the outermost module that holds it, and what that is."""
+def _described(parameter: Tensor, holder: nn.Module | None, owner: nn.Module | None) -> facts.ReachedParameter:
+    """A parameter, its name within the outermost module that holds it, and what that is."""
     names = owner.named_parameters() if owner is not None else ()
-    return {
-        "owner": type_name(owner) if owner is not None else "",
-        "name": next((name for name, each in names if each is parameter), ""),
-        "shape": list(parameter.shape),
-        "kind": (kind_of(holder) if holder is not None else ModuleKind.OTHER).value,
-        "training": owner is None or owner.training,
-    }
+    return facts.ReachedParameter(
+        type_name(owner) if owner is not None else "",
+        next((name for name, each in names if each is parameter), ""),
+        tuple(parameter.shape),
+        (kind_of(holder) if holder is not None else ModuleKind.OTHER).value,
+        owner is None or owner.training,
+    )
