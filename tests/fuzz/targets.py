@@ -155,7 +155,7 @@ def tables(choices: Choices) -> None:
         for frame in room.scan(data, source="segment").frames:
             found.ingest(Frame(frame.kind, frame.schema, frame.payload, frame.offset, frame.source))
     for step in sorted(found.steps)[:20]:
-        found.scalars(step), found.reductions(step), found.units(step), found.facts(step), found.raw(step)
+        found.step_rows(step, found.catalog), found.facts(step)
         rows = found.statistics.at(step)
         if rows.histograms is not None:
             rows.histograms.get()
