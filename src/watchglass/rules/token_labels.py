@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from watchglass.records import facts
 
 #: Labels that are the tokens of one place, all but an error of ours; and those of another place, *house*.
 MOVED, _ELSEWHERE = 0.99, 0.9
@@ -10,19 +10,19 @@ MOVED, _ELSEWHERE = 0.99, 0.9
 _FEWEST, _FEWEST_KINDS = 32, 3
 
 
-def moved(loss: dict[str, Any]) -> str:
+def moved(loss: facts.ComparedLabels) -> str:
     """The position of the labels among the tokens: ``"same"``, ``"next"`` or ``"second"``; "" for none or several."""
-    places = [name for name, share in loss["agreeing"].items() if share >= MOVED]
-    others = [name for name, share in loss["agreeing"].items() if share >= _ELSEWHERE]
-    enough = loss["judged"] >= _FEWEST and loss["distinct"] >= _FEWEST_KINDS
+    places = [name for name, share in loss.agreeing.items() if share >= MOVED]
+    others = [name for name, share in loss.agreeing.items() if share >= _ELSEWHERE]
+    enough = loss.judged >= _FEWEST and loss.distinct >= _FEWEST_KINDS
     return places[0] if enough and places and len(others) == 1 else ""
 
 
-def attention_over_tokens(data: dict[str, Any]) -> list[dict[str, Any]]:
-    """Calls of attention, as the fact has them, in which as many positions see each other as there are tokens."""
-    lengths = {each["length"] for each in data["losses"]}
+def attention_over_tokens(fact: facts.TokensAndLabels) -> list[facts.SeenByAttention]:
+    """Calls of attention in which as many positions see each other as there are tokens."""
+    lengths = {each.length for each in fact.losses}
     return [
         each
-        for each in data["attention"]
-        if each["queries"] == each["keys"] and each["queries"] in lengths and each["itself"] is not False
+        for each in fact.attention
+        if each.queries == each.keys and each.queries in lengths and each.itself is not False
     ]

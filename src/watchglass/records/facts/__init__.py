@@ -23,7 +23,13 @@ if TYPE_CHECKING:
         TermOfLoss as TermOfLoss,
         TermsOfLoss as TermsOfLoss,
     )
-    from watchglass.records.facts.losses import ComputedLoss as ComputedLoss, LossArgument as LossArgument
+    from watchglass.records.facts.losses import (
+        ComparedLabels as ComparedLabels,
+        ComputedLoss as ComputedLoss,
+        LossArgument as LossArgument,
+        SeenByAttention as SeenByAttention,
+        TokensAndLabels as TokensAndLabels,
+    )
     from watchglass.records.facts.modules import TrainingFlags as TrainingFlags
     from watchglass.records.facts.parameters import (
         HeldParameters as HeldParameters,

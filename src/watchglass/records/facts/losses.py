@@ -80,3 +80,69 @@ class ComputedLoss(DeclaredFact):
     def single(self) -> bool:
         """Whether it normalises over one unit."""
         return self.normalized_over == 1 or (self.normalizes and self.classes == 1)
+
+
+@dataclass(frozen=True)
+class ComparedLabels:
+    """The labels of one loss, compared with tokens. Ignored labels do not count.
+
+    Attributes:
+        function: Name of the loss function.
+        agreeing: Shares (0..1) of the labels that are the token at the `same` position, the `next` one, or the
+            `second` after it.
+        axis, length: Axis and number of the positions.
+        judged, distinct: Labels in the sample, and how many of them are different.
+        right: Share of a few predictions that are right, the smaller one of first positions and of neighbours; absent
+            if none was compared.
+    """
+
+    function: str = ""
+    agreeing: Mapping[str, float] = field(default_factory=dict)
+    axis: int = 0
+    length: int = 0
+    judged: int = 0
+    distinct: int = 0
+    right: float | None = None
+
+
+@dataclass(frozen=True)
+class SeenByAttention:
+    """Calls of attention that are alike.
+
+    Attributes:
+        queries, keys: Positions that look, and that are looked at.
+        itself: Whether both come from one tensor; absent where that is not known.
+        next: Share (0..1) of the positions that see the next one; absent where that is not known.
+        calls: How many calls they are.
+    """
+
+    queries: int = 0
+    keys: int = 0
+    itself: bool | None = None
+    next: float | None = None
+    calls: int = 0
+
+
+@dataclass(frozen=True)
+class TokensAndLabels(DeclaredFact):
+    """How class labels lie to the tokens that the model embeds, and whether attention sees the next token.
+
+    Attributes:
+        losses: Up to four calls of losses.
+        embedded: How many tensors of tokens are embedded.
+        attention: Calls of attention.
+        recurrent: For each call of a recurrent module, whether it is bidirectional.
+    """
+
+    KIND = "token_targets"
+    FROM = "embeddings, attention and loss functions"
+    WHEN = "the first three captured steps, then the 4th, 8th, 16th ..."
+    COST = (
+        "0.3 ms per attention and loss, and a copy of 4,096 tokens and labels, at the first three captured steps, "
+        "then the 4th, 8th, 16th ...; nothing without an embedding"
+    )
+
+    losses: tuple[ComparedLabels, ...] = ()
+    embedded: int = 0
+    attention: tuple[SeenByAttention, ...] = ()
+    recurrent: tuple[bool, ...] = ()

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity
+from watchglass.records import Finding, Mode, Severity, facts
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.rules.streaks import Streaks
@@ -43,19 +42,19 @@ class CausalMaskMissing(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """At most one finding at a captured TRAIN step."""
-        for fact in view.facts("token_targets"):
+        for fact in view.facts(facts.TokensAndLabels):
             if view.mode is Mode.TRAIN:
                 self.seen += 1
-                calls = _open_calls(fact.data)
+                calls = _open_calls(fact)
                 if self.looks.follow(view.mode_step, calls) >= self.patience:
-                    yield self._found(view, fact.data, calls)
+                    yield self._found(view, fact, calls)
 
     def applicable(self, view: StepView) -> str:
         """Not where no tokens with a class label each show."""
         return "" if self.seen else "no tokens with a class label for each show in the training steps"
 
-    def _found(self, view: StepView, data: dict[str, Any], calls: int) -> Finding:
-        judged = sum(each["judged"] for each in data["losses"])
+    def _found(self, view: StepView, fact: facts.TokensAndLabels, calls: int) -> Finding:
+        judged = sum(each.judged for each in fact.losses)
         return self.finding(
             view,
             severity=Severity.WARNING,
@@ -70,13 +69,13 @@ class CausalMaskMissing(Rule):
         )
 
 
-def _open_calls(data: dict[str, Any]) -> int:
+def _open_calls(fact: facts.TokensAndLabels) -> int:
     """Calls of attention that see what is to be predicted; 0 where any does not, or where that is not certain."""
-    if not data["losses"] or any(moved(each) != "next" for each in data["losses"]):
+    if not fact.losses or any(moved(each) != "next" for each in fact.losses):
         return 0
-    calls = attention_over_tokens(data)
-    if any(each["next"] is None or each["next"] < MOVED for each in calls):
+    calls = attention_over_tokens(fact)
+    if any(each.next is None or each.next < MOVED for each in calls):
         return 0
-    if data["embedded"] > 1 or data["recurrent"]:
-        calls = [each for each in calls if each["itself"]]
-    return sum(each["calls"] for each in calls)
+    if fact.embedded > 1 or fact.recurrent:
+        calls = [each for each in calls if each.itself]
+    return sum(each.calls for each in calls)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity, in_percent
+from watchglass.records import Finding, Mode, Severity, facts, in_percent
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.rules.streaks import Streaks
@@ -61,8 +60,8 @@ class LabelsNotShifted(Rule):
         yield from self._evaluated(view)
         if view.mode is not Mode.TRAIN:
             return
-        for fact in view.facts("token_targets"):
-            right = self._take(view, fact.data)
+        for fact in view.facts(facts.TokensAndLabels):
+            right = self._take(view, fact)
             if self.looks.times("second") >= self.patience:
                 yield self._found(view, "second")
             if right >= self.right:
@@ -78,17 +77,17 @@ class LabelsNotShifted(Rule):
         """Not where no tokens with a class label each show."""
         return "" if self.seen else "no tokens with a class label for each show in the training steps"
 
-    def _take(self, view: StepView, data: dict[str, Any]) -> float:
+    def _take(self, view: StepView, fact: facts.TokensAndLabels) -> float:
         """Remember a look; returns the share of the predictions that are right."""
         self.seen += 1
-        losses = data["losses"]
-        place = _place(data)
+        losses = fact.losses
+        place = _place(fact)
         for each in _SENTENCES:
             self.looks.follow(view.mode_step, each == place, each)
-        self.judged = sum(each["judged"] for each in losses)
+        self.judged = sum(each.judged for each in losses)
         # The accuracy of a run with several losses is of all of them.
-        self.length = losses[0]["length"] if len(losses) == 1 else 0
-        return min((each["right"] or 0.0 for each in losses), default=0.0)
+        self.length = losses[0].length if len(losses) == 1 else 0
+        return min((each.right or 0.0 for each in losses), default=0.0)
 
     def _evaluated(self, view: StepView) -> Iterable[Finding]:
         for stretch in view.stretches:
@@ -119,17 +118,17 @@ class LabelsNotShifted(Rule):
         )
 
 
-def _place(data: dict[str, Any]) -> str:
+def _place(fact: facts.TokensAndLabels) -> str:
     """Where the labels are, if that is a mistake."""
-    places = {moved(each) for each in data["losses"]}
+    places = {moved(each) for each in fact.losses}
     if len(places) != 1 or not places <= _SENTENCES.keys():
         return ""
-    return "" if places == {"same"} and not _sees_no_later(data) else places.pop()
+    return "" if places == {"same"} and not _sees_no_later(fact) else places.pop()
 
 
-def _sees_no_later(data: dict[str, Any]) -> bool:
+def _sees_no_later(fact: facts.TokensAndLabels) -> bool:
     """Whether the model is one of one sequence that certainly sees no later tokens."""
-    calls, recurrent = attention_over_tokens(data), data["recurrent"]
-    if data["embedded"] != 1 or len(recurrent) > 1 or any(recurrent):
+    calls, recurrent = attention_over_tokens(fact), fact.recurrent
+    if fact.embedded != 1 or len(recurrent) > 1 or any(recurrent):
         return False
-    return all(each["next"] == 0 for each in calls) if calls else bool(recurrent) and not data["attention"]
+    return all(each.next == 0 for each in calls) if calls else bool(recurrent) and not fact.attention

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ from watchglass.capture.pytorch.facts.copies import Copies, CopyPlace
 from watchglass.capture.pytorch.facts.later_masks import LaterMasks, later_masks
 from watchglass.capture.pytorch.public_calls import ATTENTION, MULTI_HEAD_ATTENTION, SOFTMAX
 from watchglass.capture.pytorch.tensors.attention import logits_of, named_arguments
+from watchglass.records import facts
 
 #: Calls of attention that are noted, and sequences of which masks are read.
 _MOST_CALLS, _SEQUENCES = 256, 4
@@ -76,8 +78,8 @@ class SeenPositions:
                 places.append(self._copies.add(torch.stack((*_seen(mask, limit, length), mask.max().float()))))
         return places
 
-    def data(self, values: dict[CopyPlace, NDArray[Any]]) -> list[dict[str, Any]]:
-        """Field ``attention`` of the fact, from the values of the copies; for the recorder's thread."""
+    def seen(self, values: dict[CopyPlace, NDArray[Any]]) -> tuple[facts.SeenByAttention, ...]:
+        """What it saw, from the values of the copies; for the recorder's thread."""
         return _summed([_of_attention(noted, values) for noted in self._calls])
 
     def _enter(self, arguments: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -156,13 +158,10 @@ def _of_attention(noted: dict[str, Any], values: dict[CopyPlace, NDArray[Any]]) 
     return {**{key: value for key, value in noted.items() if key != "later"}, "next": share}
 
 
-def _summed(calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _summed(calls: list[dict[str, Any]]) -> tuple[facts.SeenByAttention, ...]:
     """Calls that are alike as one, with their number."""
-    numbers: dict[tuple[Any, ...], int] = {}
-    for call in calls:
-        key = tuple(call.items())
-        numbers[key] = numbers.get(key, 0) + 1
-    return [{**dict(key), "calls": number} for key, number in numbers.items()]
+    numbers = Counter(tuple(call.items()) for call in calls)
+    return tuple(facts.SeenByAttention(**dict(key), calls=number) for key, number in numbers.items())
 
 
 def _seen(mask: Tensor, limit: float | None, length: int) -> Tensor:

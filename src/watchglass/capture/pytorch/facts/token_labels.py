@@ -14,7 +14,7 @@ from watchglass.capture.pytorch.events import LossCall, ModuleCall
 from watchglass.capture.pytorch.facts.copies import Copies, CopyPlace
 from watchglass.capture.pytorch.graph import nodes
 from watchglass.capture.pytorch.public_calls import argument_of
-from watchglass.records import loss_kind
+from watchglass.records import facts, loss_kind
 
 #: Tokens that are copied, embedded tensors and losses that are noted.
 _TOKENS, _MOST_EMBEDDED, _MOST_LOSSES = 4096, 4, 4
@@ -91,16 +91,14 @@ class TokenLabels:
         self._losses.append(noted)
         return True
 
-    def data(self, values: dict[CopyPlace, NDArray[Any]]) -> dict[str, Any]:
-        """Fields ``losses`` and ``embedded`` of the fact, from the values of the copies; for the recorder's thread."""
+    def fact(self, values: dict[CopyPlace, NDArray[Any]]) -> facts.TokensAndLabels:
+        """Losses and embedded tokens, from the values of the copies; for the recorder's thread."""
         losses = [_of_loss(noted, values) for noted in self._losses]
-        return {
-            "losses": [each for each in losses if each is not None],
-            "embedded": sum(_is_token_like(values[place]) for _, place in self._embedded),
-        }
+        embedded = sum(_is_token_like(values[place]) for _, place in self._embedded)
+        return facts.TokensAndLabels(tuple(each for each in losses if each is not None), embedded)
 
 
-def _of_loss(noted: dict[str, Any], values: dict[CopyPlace, NDArray[Any]]) -> dict[str, Any] | None:
+def _of_loss(noted: dict[str, Any], values: dict[CopyPlace, NDArray[Any]]) -> facts.ComparedLabels | None:
     own = noted["copies"].values()
     labels = own[noted["labels"]].reshape(-1, noted["columns"])
     shape, found = noted["shape"], None
@@ -114,15 +112,11 @@ def _of_loss(noted: dict[str, Any], values: dict[CopyPlace, NDArray[Any]]) -> di
         return None
     judged = labels[(labels != noted["ignored"]) & (labels >= 0)]
     right = [float(count / known) for count, known in own[noted["right"]].reshape(2, 2) if known]
-    return {
-        "function": noted["function"],
-        "agreeing": dict(zip(("same", "next", "second"), found["shares"], strict=True)),
-        "axis": found["axis"],
-        "length": found["length"],
-        "judged": int(judged.size),
-        "distinct": int(np.unique(judged).size),
-        "right": min(right, default=None),
-    }
+    agreeing = dict(zip(("same", "next", "second"), found["shares"], strict=True))
+    distinct, least = int(np.unique(judged).size), min(right, default=None)
+    return facts.ComparedLabels(
+        noted["function"], agreeing, found["axis"], found["length"], int(judged.size), distinct, least
+    )
 
 
 def _agreeing(tokens: NDArray[Any], labels: NDArray[Any], move: int, axis: int, ignored: int) -> float:

@@ -11,18 +11,17 @@ import functools
 import logging
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any
+from dataclasses import replace
 
 from torch import Tensor
 
-from watchglass.capture.deferred_values import DeferredData
 from watchglass.capture.port import Port
 from watchglass.capture.pytorch.events import BackwardCall, ForwardCall, LossCall, ModuleCall
 from watchglass.capture.pytorch.facts.attention_masks import SeenPositions
 from watchglass.capture.pytorch.facts.copies import Copies
 from watchglass.capture.pytorch.facts.token_labels import TokenLabels
-from watchglass.record import Forward, OpenStep
-from watchglass.records import Mode, ModuleKind
+from watchglass.record import DeferredFact, Forward, OpenStep
+from watchglass.records import Mode, ModuleKind, facts
 
 _log = logging.getLogger("watchglass")
 #: Steps of a model that are all looked at; after them the 4th, 8th, 16th ...
@@ -49,16 +48,14 @@ class _Look:
         self.attention.close()
         self.attention.follow(predictions)
         self.copies.send()
-        self.forward.records.facts.append(("token_targets", "loss", DeferredData(self._data)))
+        self.forward.records.add_fact(DeferredFact(facts.TokensAndLabels, self._fact), "loss")
 
-    def _data(self) -> dict[str, Any]:
-        """Data of the fact; for the recorder's thread."""
+    def _fact(self) -> facts.TokensAndLabels:
+        """The fact; for the recorder's thread."""
         values = self.copies.values()
-        return {
-            **self.labels.data(values),
-            "attention": self.attention.data(values),
-            "recurrent": self.recurrent,
-        }
+        return replace(
+            self.labels.fact(values), attention=self.attention.seen(values), recurrent=tuple(self.recurrent)
+        )  # fmt: skip
 
 
 class TokenTargets:
