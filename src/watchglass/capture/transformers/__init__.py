@@ -43,7 +43,7 @@ class TrainerLoop(Loop):
         return WatchingCallback(open_port, close_port, **options)
 
 
-class _TrainListener(TrainerCallback):
+class TrainListener(TrainerCallback):
     """Reports to a port what a trainer knows."""
 
     def __init__(self, port: Port) -> None:
@@ -96,7 +96,7 @@ class WatchingCallback(TrainerCallback):
     def __init__(self, open_port: Callable[[], Port], close_port: Callable[[Port, str | None], None]) -> None:
         self._open, self._close = open_port, close_port
         self._port: Port | None = None
-        self._reports: _TrainListener | None = None
+        self._reports: TrainListener | None = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         """Watch the model from now on."""
@@ -104,7 +104,7 @@ class WatchingCallback(TrainerCallback):
             self._close(self._port, "failed")
         self._port = port = self._open()
         attach(port, loop("torch"), model)
-        self._reports = _TrainListener(port)
+        self._reports = TrainListener(port)
         self._reports.on_train_begin(args, state, control)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -126,9 +126,9 @@ class WatchingCallback(TrainerCallback):
 
 def _listen(port: Port, trainer: Trainer) -> None:
     callbacks = trainer.callback_handler.callbacks
-    if any(isinstance(each, (_TrainListener, WatchingCallback)) for each in callbacks):
+    if any(isinstance(each, (TrainListener, WatchingCallback)) for each in callbacks):
         return
-    reports, reference = _TrainListener(port), weakref.ref(trainer)
+    reports, reference = TrainListener(port), weakref.ref(trainer)
     trainer.add_callback(reports)
 
     def leave() -> None:
