@@ -9,6 +9,7 @@ from typing import Any
 
 from watchglass.capture.plan import Plan
 from watchglass.record import OpenStep, Recorder
+from watchglass.records import facts
 
 #: Captures that share one measurement of device time, which arrives late.
 _SHARING = 8
@@ -129,13 +130,13 @@ class Cost:
         if chosen and self._recorder.pressure:
             changed |= budget.relieve()
         if changed:
-            thinned = {"interval": budget.interval, "captures_per_doubling": budget.captures_per_doubling}
-            step.records.facts.append(("capture_interval", "budget", thinned))
+            thinned = facts.CaptureInterval(budget.interval, budget.captures_per_doubling)
+            step.records.add_fact(thinned, "budget")
         self._reported_ns = self._reported_ns or step.end_ns
         if step.due and step.end_ns - self._reported_ns > self.report_ns:
             # A process that is killed writes no final counters.
             self._reported_ns = step.end_ns
-            step.records.facts.append(("capture_cost", "budget", {**self.report(), **self._recorder.report()}))
+            step.records.add_fact(facts.CaptureCost({**self.report(), **self._recorder.report()}), "budget")
 
     def steady_steps_ended(self, steps: int, start_ns: int, end_ns: int, extra_ns: int, rested: int = 0) -> None:
         """Add steps on the fast path.

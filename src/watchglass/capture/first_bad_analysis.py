@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from watchglass.capture.module_places import Place
-from watchglass.records import OperationFault
+from watchglass.records import OperationFault, facts
 
 
 @dataclass(slots=True, eq=False)
@@ -103,15 +103,13 @@ class Found(NamedTuple):
             return self
         return self._replace(operation=operation, sentence=f"{operation.sentence}; {self.sentence}")
 
-    def to_json(self, level: str, **more: Any) -> dict[str, Any]:
-        """Data of a ``first_bad_module`` fact."""
-        place = self.place
-        operation = {} if self.operation is None else {"operation": self.operation.to_json()}
-        return {
-            "level": level, "where": self.where, "module": place.path if place else "",
-            "module_type": place.module_type if place else "", "tensor": self.tensor, "sentence": self.sentence,
-            "refused": "", **operation, **more,
-        }  # fmt: skip
+    def fact(self, level: str, **more: Any) -> facts.FirstBadModule:
+        """It as a fact."""
+        path, module_type = (self.place.path, self.place.module_type) if self.place else ("", "")
+        operation = None if self.operation is None else self.operation.to_json()
+        return facts.FirstBadModule(
+            level, self.where, path, module_type, self.tensor, self.sentence, operation=operation, **more
+        )
 
 
 def in_forward(seen: Seen) -> Found | None:

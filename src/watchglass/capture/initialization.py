@@ -4,38 +4,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from numpy.typing import NDArray
 
 from watchglass.record import Readback
+from watchglass.records import facts
 
 #: Three numbers: share of rows that equal the first, whether all elements are equal, their standard deviation.
 Symmetry = NDArray[Any] | Readback
 
 
 def initialization(
-    weights: Mapping[str, tuple[Sequence[int], Symmetry | None]], about: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Data of the ``initialization`` fact. For the recorder's thread: waits for devices.
+    weights: Mapping[str, tuple[Sequence[int], Symmetry | None]], model: int | None
+) -> facts.Initialization:
+    """The fact. For the recorder's thread: waits for devices.
 
     Args:
         weights: Shape and numbers of each weight with two or more axes, by name; None for numbers that cannot be read.
-        about: Further entries of the fact.
+        model: Number of their model, if there are several.
     """
-    return {
-        "tensors": {name: {**_fans(shape), **_spread_of(numbers)} for name, (shape, numbers) in weights.items()},
-        **about,
-    }
+    return facts.Initialization({name: _described(*row) for name, row in weights.items()}, model)
 
 
-def _fans(shape: Sequence[int]) -> dict[str, Any]:
+def _described(shape: Sequence[int], numbers: Symmetry | None) -> facts.InitialWeight:
     rest = math.prod(shape[2:])
-    return {"shape": list(shape), "fan_in": shape[1] * rest, "fan_out": shape[0] * rest}
-
-
-def _spread_of(numbers: Symmetry | None) -> dict[str, Any]:
+    weight = facts.InitialWeight(tuple(shape), shape[1] * rest, shape[0] * rest)
     if numbers is None:
-        return {}
-    identical, constant, spread = map(float, numbers.resolve() if hasattr(numbers, "resolve") else numbers)
-    return {"identical_rows": identical, "constant": bool(constant), "std": spread if math.isfinite(spread) else None}
+        return weight
+    identical, constant, std = map(float, numbers.resolve() if hasattr(numbers, "resolve") else numbers)
+    known = std if math.isfinite(std) else None
+    return replace(weight, identical_rows=identical, constant=bool(constant), std=known)

@@ -23,7 +23,7 @@ from watchglass.config import (
     chosen_facts,
     environment,
 )
-from watchglass.records import Mode, Reduction, Role
+from watchglass.records import Mode, Reduction, Role, facts
 
 #: The answer of :meth:`Plan.next_due` for "never".
 NEVER = 1 << 62
@@ -112,18 +112,14 @@ class Plan:
         self._awaited = self._bits(_expects_a_match)
         self._was_due = 0
 
-    def describe(self) -> dict[str, Any]:
-        """Captured collections by mode, and facts, as plain JSON types: the data of a ``capture_plan`` fact."""
+    def describe(self) -> facts.CapturePlan:
+        """Captured collections by mode, and facts."""
         modes = {
-            name: [_described(collection, schedule) for _, collection, schedule in self._planned_in(name)]
+            name: tuple(_described(collection, schedule) for _, collection, schedule in self._planned_in(name))
             for name in MODE_NAMES
         }
-        return {
-            "collections": modes,
-            "facts": sorted(chosen_facts(self._config.facts)),
-            "keeps_tensors": not self._is_silent(Mode.EVAL),
-            "overhead_budget": self._config.overhead_budget,
-        }
+        recorded = tuple(sorted(chosen_facts(self._config.facts)))
+        return facts.CapturePlan(modes, recorded, not self._is_silent(Mode.EVAL), self._config.overhead_budget)
 
     # -- steps ----------------------------------------------------------------------------------------------------
 

@@ -8,14 +8,16 @@ import types
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from watchglass.records import facts
+
 _EPOCHS = ("epochs", "num_epochs", "n_epochs", "max_epochs", "total_epochs", "nepochs", "EPOCHS", "NUM_EPOCHS")
 _STEPS = ("max_steps", "total_steps", "num_steps", "train_steps", "n_steps", "max_iters", "iterations", "total_iters")
 _SPACES = ("args", "config", "cfg", "opt", "hparams", "params", "settings", "self", "trainer")
 _MAX_FRAMES = 40
 
 
-def planned_steps(frame: types.FrameType | None, batches_per_step: int = 1) -> dict[str, Any] | None:
-    """``{"steps", "source"}`` of the calling script, or None where no variable holds it.
+def planned_steps(frame: types.FrameType | None, batches_per_step: int = 1) -> facts.PlannedSteps | None:
+    """Those of the calling script, or None where no variable holds it.
 
     Searches the calling frames for variables with common names: a number of steps, or a number of epochs and a data
     loader of known length. The source names the variable.
@@ -27,13 +29,13 @@ def planned_steps(frame: types.FrameType | None, batches_per_step: int = 1) -> d
     for scope in _scopes(frame):
         found = _find(scope, _STEPS)
         if found is not None:
-            return {"steps": found[1], "source": found[0]}
+            return facts.PlannedSteps(found[1], found[0])
         epochs = _find(scope, _EPOCHS)
         loader = _loader(scope)
         if epochs is not None and loader is not None:
             # The last micro-batches of an epoch are an update of their own.
             steps = epochs[1] * -(-loader[1] // batches_per_step)
-            return {"steps": steps, "source": f"{epochs[0]} x len({loader[0]})"}
+            return facts.PlannedSteps(steps, f"{epochs[0]} x len({loader[0]})")
     return None
 
 

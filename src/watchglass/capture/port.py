@@ -326,7 +326,7 @@ class Port:
         if self._plan_changed and step.mode is Mode.TRAIN:
             self._plan_changed = False
             # Rules that need other tensors learn from it that these will not come.
-            self.records.carried.facts.append(("capture_plan", "plan", self.plan.describe()))
+            self.records.carried.add_fact(self.plan.describe(), "plan")
         if not self.records.carried.is_empty:
             step.records.absorb(self.records.take())
         if step.mode is Mode.EVAL and step.due and self.plan.has_facts_alone(step.mode):
@@ -361,7 +361,7 @@ class Port:
                 hint = "the model has nothing of the kind, or it is hidden in compiled code or another library"
             name = collection.name
             _log.warning("watchglass: collection %s holds nothing at step %d: %s", name, step.mode_step, hint)
-            step.records.facts.append(("collection_unmatched", "plan", {"collection": name, "near": list(near)}))
+            step.records.add_fact(facts.CollectionUnmatched(name, tuple(near)), "plan")
 
     def _worker_opened(self, mailbox: Mailbox, attempt: int) -> None:
         self._recorder.listen(mailbox)

@@ -18,7 +18,7 @@ from watchglass.capture.plan import Plan
 from watchglass.capture.tensor_ids import TensorIds
 from watchglass.config import BUILT_IN_COLLECTIONS
 from watchglass.record import Captured, Readback
-from watchglass.records import RAW, REDUCTIONS, SCALARS, STATISTICS, Role, TensorInfo
+from watchglass.records import RAW, REDUCTIONS, SCALARS, STATISTICS, Role, TensorInfo, facts
 from watchglass.stats import exact_reduction, histograms_of, of_array
 from watchglass.store import RawTensor
 
@@ -74,7 +74,7 @@ class SavedValues:
             copied: Any = elements.copy() if isinstance(elements, np.ndarray) else elements
             records.rows[RAW].append(RawTensor(tensor_id, copied))
         if keep.shape:
-            records.facts.append(("shape", "save_tensor", {"tensor": name, "shape": list(numbers.shape)}))
+            records.add_fact(facts.TensorShape(name, tuple(numbers.shape)), "save_tensor")
 
     def _described(self, name: str, numbers: Numbers, role: Role, tags: tuple[str, ...]) -> TensorInfo:
         collections = self._plan.collections_of(name, role, tags=tags)

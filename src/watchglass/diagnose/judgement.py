@@ -191,9 +191,8 @@ def _stopped(run: Run) -> bool:
 
 
 def _planned(run: Run) -> int | None:
-    facts = run.facts("planned_steps")
-    steps = facts[-1].data.get("steps") if facts else None
-    return int(steps) if isinstance(steps, (int, float)) and not isinstance(steps, bool) else None
+    plans = [plan for fact in run.facts("planned_steps") if (plan := fact.read(facts.PlannedSteps)) is not None]
+    return plans[-1].steps if plans else None
 
 
 def _steps_saved(run: Run, planned: int | None) -> int | None:
@@ -251,8 +250,8 @@ def _intervals(run: Run) -> list[_Interval]:
 
 def _trees(run: Run) -> bool:
     """Whether all models are boosted trees."""
-    found = [fact for worker in run.workers for fact in run.facts("model", worker)]
-    return bool(found) and all(fact.data.get("trees") is True for fact in found)
+    found = [fact.read(facts.ModelDescription) for worker in run.workers for fact in run.facts("model", worker)]
+    return bool(found) and all(model is not None and model.trees is True for model in found)
 
 
 def _bypassed(run: Run) -> tuple[facts.BypassedUpdates, ...]:

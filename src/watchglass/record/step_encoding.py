@@ -23,6 +23,7 @@ from watchglass.records import (
     GivenUp,
     RowKind,
     TensorInfo,
+    facts,
     of_steps,
 )
 from watchglass.store import (
@@ -94,9 +95,7 @@ def encode_steps(
     whole = [step for step in steps if not isinstance(step, tuple)]
     recorded = rows_of(_yielding_the_lock(whole))
     frames, unnamed = _list_frames(encode_catalog, tensors)
-    lost = [
-        Fact("dropped", -1, "recorder", {"tensors": 1, "tensor_id": t.tensor_id, "reason": _TOO_LONG}) for t in unnamed
-    ]
+    lost = [facts.Dropped({"tensors": 1, "tensor_id": t.tensor_id}, _TOO_LONG).to_fact("recorder") for t in unnamed]
     captures: dict[int, int] = {}
     for kind in of_steps():
         rows = recorded.get(kind, [])
@@ -133,7 +132,7 @@ def _too_long(kind: RowKind, row: Any) -> Fact:
     """What is recorded of a row that no frame can hold."""
     first = kind.own[0].name
     what = {kind.given_up.name.lower(): 1, first: row[first][:99] if kind.own[0].type == "text" else int(row[first])}
-    return Fact("dropped", int(row["global_step"]), "recorder", {**what, "reason": _TOO_LONG})
+    return facts.Dropped(what, _TOO_LONG).to_fact("recorder", int(row["global_step"]))
 
 
 def encode_singly(
@@ -223,7 +222,7 @@ def _write_raw(
     sort = kind.given_up.name.lower()
     fitting = [entry for entry in tensors if is_storable(entry[1])]
     lost = [
-        Fact("dropped", step, "recorder", {sort: 1, "tensor_id": raw.tensor_id, "reason": f"dtype {raw.array.dtype}"})
+        facts.Dropped({sort: 1, "tensor_id": raw.tensor_id}, f"dtype {raw.array.dtype}").to_fact("recorder", step)
         for step, raw in tensors
         if not is_storable(raw)
     ]
@@ -232,4 +231,4 @@ def _write_raw(
     try:
         return [[row[field.name] for field in kind.fields] for row in write_tensors(fitting)], lost
     except StoreError as error:
-        return [], [*lost, Fact("dropped", fitting[0][0], "recorder", {sort: len(fitting), "reason": str(error)})]
+        return [], [*lost, facts.Dropped({sort: len(fitting)}, str(error)).to_fact("recorder", fitting[0][0])]

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from watchglass.records import Mode, loss_kind
+from watchglass.records import Mode, facts, loss_kind
 from watchglass.tables import StepView
 
 #: Classes that a pool counts, and units whose means it keeps.
@@ -126,9 +126,9 @@ def is_mean(view: StepView, function: str) -> bool | None:
 
 def planned(view: StepView) -> int | None:
     """The number of steps that the script plans for this model, where known."""
-    fact = view.latest_fact("planned_steps")
-    steps = fact.data.get("steps") if fact is not None else None
-    return steps if isinstance(steps, int) and steps > 0 and not view.several else None
+    plan = view.latest_fact(facts.PlannedSteps)
+    steps = plan.steps if plan is not None else None
+    return steps if steps is not None and steps > 0 and not view.several else None
 
 
 def follow_calls(calls: dict[str, Any], view: StepView) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from watchglass.records import ModuleKind
+from watchglass.records import ModuleKind, facts
 from watchglass.rules import signals
 from watchglass.stats import median
 from watchglass.tables import StepView
@@ -66,10 +67,9 @@ def jump(view: StepView) -> Jump | None:
     return Jump(float(rates[at - 1]), float(rates[at]), int(signals.learning_rate_steps(view)[at]))
 
 
-def _group(view: StepView) -> dict[str, Any]:
-    fact = view.latest_fact("optimizer")
-    groups = fact.data.get("groups") if fact is not None else None
-    return groups[0] if isinstance(groups, list) and groups and isinstance(groups[0], dict) else {}
+def _group(view: StepView) -> Mapping[str, Any]:
+    optimizer = view.latest_fact(facts.OptimizerSettings)
+    return optimizer.groups[0] if optimizer is not None and optimizer.groups else {}
 
 
 def adaptive(view: StepView) -> bool:

@@ -28,7 +28,7 @@ import numpy as np
 
 from watchglass.config import Plugin, dataclass_transform, parameter, values
 from watchglass.errors import InvalidValueError
-from watchglass.records import Finding, Mode, Severity
+from watchglass.records import Finding, Mode, Severity, facts
 from watchglass.rules.already import already
 from watchglass.rules.knowledge import built_in_knowledge
 from watchglass.rules.needs import Needs, Windows
@@ -236,8 +236,8 @@ class Rule(Plugin):
 
 def _is_of_trees(view: StepView | None) -> bool:
     """Whether the model of a step is boosted trees."""
-    fact = view.latest_fact("model") if view is not None else None
-    return fact is not None and fact.data.get("trees") is True
+    about = view.latest_fact(facts.ModelDescription) if view is not None else None
+    return about is not None and about.trees is True
 
 
 def _from_start(view: StepView, symptoms: Sequence[str]) -> int | None:
@@ -250,10 +250,9 @@ def _from_start(view: StepView, symptoms: Sequence[str]) -> int | None:
         or not built_in_knowledge().proven_from_start(symptoms)
     ):
         return None
-    before = view.latest_fact("resumed")
-    resumed = before.data.get("start_step") if before is not None else None
+    before = view.latest_fact(facts.Resumed)
     first = view.mode_step - view.model_step
-    return max(first, resumed) if isinstance(resumed, int) else first
+    return max(first, before.start_step) if before is not None and before.start_step is not None else first
 
 
 def _plain(value: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import numpy as np
@@ -47,15 +47,15 @@ def clipped_to_zero(view: StepView) -> bool:
 
 def modules(view: StepView) -> dict[str, tuple[str, str]]:
     """Kind and class name of each of the model's modules, by path; none where they are not known."""
-    fact = view.latest_fact("model")
-    kinds, types = (fact.data.get(name) if fact is not None else None for name in ("module_kinds", "module_types"))
-    if not isinstance(kinds, dict) or not isinstance(types, dict):
+    about = view.latest_fact(facts.ModelDescription)
+    if about is None or about.module_kinds is None or about.module_types is None:
         return {}
-    if fact is not None and fact.model is None and view.several:
+    kinds = about.module_kinds
+    if about.model is None and view.several:
         others = [info.module for info in view.catalog if info.model == view.model and info.module]
         own = {path.partition(".")[0] for path in others}
         kinds = {path: kind for path, kind in kinds.items() if path.partition(".")[0] in own}
-    return {path: (str(kind), str(types.get(path, ""))) for path, kind in kinds.items()}
+    return {path: (kind, about.module_types.get(path, "")) for path, kind in kinds.items()}
 
 
 def unclipped_recurrence(view: StepView, modules_hit: Iterable[str] = ()) -> bool:
@@ -86,26 +86,26 @@ def above_guessing(view: StepView) -> float | None:
 
 def without_layers(view: StepView) -> str:
     """The reason why rules about layers do not apply, as for boosted trees; "" if there are layers, or if unknown."""
-    fact = view.latest_fact("model")
-    if fact is None or fact.data.get("module_kinds") != {}:
+    about = view.latest_fact(facts.ModelDescription)
+    if about is None or about.module_kinds != {}:
         return ""
-    types = ", ".join(map(str, fact.data.get("roots", ())))
+    types = ", ".join(about.roots)
     return f"a model of type {types} has no layers" if types else "no model with layers was seen"
 
 
 def without_kinds(view: StepView, kinds: Collection[ModuleKind]) -> str:
     """The reason why rules about modules of these kinds do not apply; "" if the model has some, or if unknown."""
-    fact = view.latest_fact("model")
-    found = fact.data.get("module_kinds") if fact is not None else None
-    if not kinds or not isinstance(found, Mapping) or not found or {kind.value for kind in kinds} & {*found.values()}:
+    about = view.latest_fact(facts.ModelDescription)
+    found = about.module_kinds if about is not None else None
+    if not kinds or not found or {kind.value for kind in kinds} & {*found.values()}:
         return ""
     return f"the model has no {' or '.join(kind.value for kind in kinds)} module"
 
 
 def no_attention(view: StepView) -> str:
     """Why rules on attention do not apply where none was captured; with the cure where compiled code may hide it."""
-    model = view.latest_fact("model")
-    if model is None or not model.data.get("compiled"):
+    model = view.latest_fact(facts.ModelDescription)
+    if model is None or not model.compiled:
         return "no attention was captured: the model has none, or other libraries compute it"
     return (
         "no attention was captured: the model is compiled, and has none or attention that compiled code does not show"
@@ -116,9 +116,8 @@ def no_attention(view: StepView) -> str:
 
 def resumed(view: StepView) -> bool:
     """Whether this attempt continues a run. Then its first steps are no start, and its tensors may be converged."""
-    fact = view.latest_fact("resumed")
-    step = fact.data.get("start_step") if fact is not None else None
-    return isinstance(step, int) and step > 0
+    before = view.latest_fact(facts.Resumed)
+    return before is not None and (before.start_step or 0) > 0
 
 
 def _rate_name(view: StepView) -> str:
@@ -153,9 +152,8 @@ def learning_rate(view: StepView) -> float | None:
     value = view.scalar(_rate_name(view))
     if value is not None:
         return value
-    fact = view.latest_fact("optimizer")
-    groups = fact.data.get("groups") if fact is not None else None
-    value = groups[0].get("lr") if isinstance(groups, list) and groups and isinstance(groups[0], dict) else None
+    optimizer = view.latest_fact(facts.OptimizerSettings)
+    value = optimizer.setting("lr") if optimizer is not None else None
     return float(value) if isinstance(value, (int, float)) else None
 
 
@@ -183,9 +181,9 @@ def optimizer_evidence(view: StepView) -> dict[str, Any]:
     rate = learning_rate(view)
     if rate is not None and np.isfinite(rate):
         found["learning_rate"] = rate
-    fact = view.latest_fact("optimizer")
-    if fact is not None and isinstance(fact.data.get("type"), str):
-        found["optimizer"] = fact.data["type"]
+    optimizer = view.latest_fact(facts.OptimizerSettings)
+    if optimizer is not None and optimizer.type:
+        found["optimizer"] = optimizer.type
     return found
 
 

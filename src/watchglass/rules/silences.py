@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 from typing import Any, NamedTuple
 
-from watchglass.records import rounded
+from watchglass.records import facts, rounded
 from watchglass.stats import median
 from watchglass.tables import JointStep, Tick
 
@@ -66,8 +66,8 @@ def silence_at(
         return None
     usual = median(gaps["between_s"]) if gaps["between_s"] else 0.0
     first = tick.last.first if isinstance(tick.last, JointStep) else tick.last
-    model = first.latest_fact("model")
-    compiling = model is not None and model.data.get("compiled") and first.model_step < _COMPILING
+    model = first.latest_fact(facts.ModelDescription)
+    compiling = model is not None and model.compiled and first.model_step < _COMPILING
     limit = max(threshold, factor * usual, pauses * gaps["longest_s"]) * (_TIMES if compiling and pauses else 1)
     late = sorted(worker for worker, seconds in tick.seconds.items() if seconds >= limit)
     have = "has" if len(late) == 1 else "have"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from watchglass.records import ExaminedSteps, Mode, ModelSummary, Role, TensorInfo, model_name, series_name
+from watchglass.records import ExaminedSteps, Mode, ModelSummary, Role, TensorInfo, facts, model_name, series_name
 from watchglass.run.run_records import RunRecords
 from watchglass.tables import SAME_LOSS, SAME_LOSS_NEAR_ZERO, THINNED, Stretch
 
@@ -154,9 +154,9 @@ def _variables(worker: Worker) -> dict[int, str]:
     """
     found: dict[int, str] = {}
     for fact in worker.facts("model"):
-        variables = fact.data.get("variables")
-        for number, name in variables.items() if isinstance(variables, dict) else ():
-            if isinstance(name, str) and str(number).isascii() and str(number).isdigit():
+        model = fact.read(facts.ModelDescription)
+        for number, name in model.variables.items() if model is not None else ():
+            if number.isascii() and number.isdigit():
                 found.setdefault(int(number), name[:80])
     times = Counter(found.values())
     return {number: name for number, name in found.items() if times[name] == 1}
@@ -170,11 +170,11 @@ def _types(worker: Worker, infos: Mapping[str, TensorInfo]) -> dict[int, str]:
         if row.model is not None and row.module_type and row.module == (model_name(row.model) if row.model else "")
     }
     for fact in worker.facts("model"):
-        types = fact.data.get("module_types")
-        for path, kind in types.items() if isinstance(types, dict) else ():
-            head, _, tail = str(path).partition("_")
+        model = fact.read(facts.ModelDescription)
+        for path, kind in ((model.module_types if model is not None else None) or {}).items():
+            head, _, tail = path.partition("_")
             counted = head == "model" and tail.isascii() and tail.isdigit()
             number = int(tail) - 1 if counted else 0 if path == "" else None
-            if number is not None and number not in found and isinstance(kind, str):
+            if number is not None and number not in found:
                 found[number] = kind
     return found

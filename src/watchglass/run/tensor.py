@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from watchglass.errors import InvalidValueError, MissingExtraError, StepNotRecordedError
-from watchglass.records import RAW, REDUCTIONS, SCALARS, STATISTIC_FIELDS, Mode, RowKind, TensorInfo
+from watchglass.records import RAW, REDUCTIONS, SCALARS, STATISTIC_FIELDS, Mode, RowKind, TensorInfo, facts
 from watchglass.run.markup import page
 from watchglass.run.run_records import RunRecords
 from watchglass.run.waiting import locate, reading_again
@@ -126,10 +126,9 @@ class Tensor:
             return info.shape
         tables, number, row = self._recorded(step, Mode.of(mode), worker)
         for fact in tables.facts(number):
-            if fact.kind == "shape" and fact.data.get("tensor") == self.name:
-                found = fact.data.get("shape")
-                if isinstance(found, list) and all(type(size) is int for size in found):
-                    return tuple(found)
+            found = fact.read(facts.TensorShape)
+            if found is not None and found.tensor == self.name:
+                return found.shape
         return row.shape
 
     def value(

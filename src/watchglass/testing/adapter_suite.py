@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from watchglass.capture import Hook, attach, loop_of
 from watchglass.control import Commit, Stop
 from watchglass.errors import TrainingStopped
-from watchglass.records import Mode, ModuleKind
+from watchglass.records import Mode, ModuleKind, facts
 from watchglass.run import Run, open_run
 
 AfterStep = Callable[[int], None]
@@ -163,8 +163,10 @@ class AdapterSuite(ABC):
         _, run = self.watch(tmp_path / "run")
         kinds: dict[str, str] = {}
         for fact in run.facts("model"):
-            found = fact.data.get("module_kinds", {})
-            _equal(list(found), list(fact.data.get("module_types", {})), "modules with kinds")
+            model = fact.read(facts.ModelDescription)
+            assert model is not None
+            found = model.module_kinds or {}
+            _equal(list(found), list(model.module_types or {}), "modules with kinds")
             kinds |= found
         _equal(sorted(set(kinds.values()) - {kind.value for kind in ModuleKind}), [], "unknown kinds")
         rows = [info for info in run.worker().tables.catalog if info.module in kinds and info.module_type]

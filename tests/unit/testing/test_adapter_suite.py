@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from watchglass import Hook, Mode, Role, TrainingStopped
+from watchglass.records import facts
 from watchglass.testing import AdapterCase, AdapterSuite
 
 
@@ -180,14 +181,15 @@ class KeepsTheHook(Adapter):
 
 class InventsKinds(Adapter):
     def end(self, trainer: Trainer, loss: float, gradient: NDArray[np.float64]) -> None:
-        modules = {"module_types": {"": "Trainer"}, "module_kinds": {"": "trainer"}}
-        self.hook.port.records.current().facts.append(("model", "test", modules))
+        about = facts.ModelDescription(module_types={"": "Trainer"}, module_kinds={"": "trainer"})
+        self.hook.port.records.current().add_fact(about, "test")
         super().end(trainer, loss, gradient)
 
 
 class LeavesOutKinds(Adapter):
     def end(self, trainer: Trainer, loss: float, gradient: NDArray[np.float64]) -> None:
-        self.hook.port.records.current().facts.append(("model", "test", {"module_types": {"": "Trainer"}}))
+        about = facts.ModelDescription(module_types={"": "Trainer"})
+        self.hook.port.records.current().add_fact(about, "test")
         super().end(trainer, loss, gradient)
 
 

@@ -9,27 +9,27 @@ import numpy as np
 from numpy.typing import NDArray
 from xgboost import Booster
 
+from watchglass.records import facts
+
 #: Kinds of feature importance: uses in splits, mean gain of such a split, mean number of rows that it divides.
 KINDS = ("weight", "gain", "cover")
 #: Most features whose names are recorded with the model.
 _MAX_NAMES = 1024
 
 
-def facts_of(model: Booster) -> dict[str, dict[str, Any]]:
-    """The facts ``model`` and ``optimizer`` of a booster as it is now, in the form that rules and reports know."""
+def facts_of(model: Booster) -> tuple[facts.ModelDescription, facts.OptimizerSettings]:
+    """A booster as it is now, and its settings."""
     config = json.loads(model.save_config())["learner"]
     booster, rate = config["gradient_booster"]["name"], _find(config["gradient_booster"], "learning_rate")
-    return {
-        "model": {
-            "roots": [booster],
-            "module_types": {},
-            "module_kinds": {},
-            "trees": booster != "gblinear",
-            "objective": config["objective"]["name"],
-            "features": _features(model)[:_MAX_NAMES],
-        },
-        "optimizer": {"type": booster, "groups": [] if rate is None else [{"lr": float(rate)}]},
-    }
+    about = facts.ModelDescription(
+        roots=(booster,),
+        module_types={},
+        module_kinds={},
+        trees=booster != "gblinear",
+        objective=config["objective"]["name"],
+        features=tuple(_features(model)[:_MAX_NAMES]),
+    )
+    return about, facts.OptimizerSettings(booster, () if rate is None else ({"lr": float(rate)},))
 
 
 def kinds_of(booster: str) -> tuple[str, ...]:

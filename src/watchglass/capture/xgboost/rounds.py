@@ -12,7 +12,7 @@ from xgboost import Booster
 from watchglass.capture.port import Port
 from watchglass.capture.xgboost.model import KINDS, facts_of, importance, kinds_of, trees_of
 from watchglass.record import OpenStep
-from watchglass.records import Mode, Role
+from watchglass.records import DeclaredFact, Mode, Role
 
 _log = logging.getLogger("watchglass")
 
@@ -44,7 +44,7 @@ class Rounds:
         self._step: OpenStep | None = None
         self._kept: list[str] = []
         self._keep_trees = False
-        self._facts: dict[str, dict[str, Any]] = {}
+        self._facts: tuple[DeclaredFact, ...] = ()
         self._said = False
         self.evaluations: Evaluations = {}
         self.begin, self.end = port.guarded(self._begin), port.guarded(self._end)
@@ -105,14 +105,14 @@ class Rounds:
     def _read(self, step: OpenStep, model: Booster) -> None:
         if not step.due and self._facts:
             return
-        facts = facts_of(model)
-        for kind, data in facts.items():
+        found = facts_of(model)
+        for fact in found:
             # A schedule may change the learning rate at any round; rules look at the latest fact.
-            if data != self._facts.get(kind):
-                step.records.facts.append((kind, "XGBoost", data))
-        self._facts = facts
+            if fact not in self._facts:
+                step.records.add_fact(fact, "XGBoost")
+        self._facts = found
         for kind in self._kept:
-            if kind in kinds_of(facts["optimizer"]["type"]):
+            if kind in kinds_of(found[1].type):
                 self.port.save_tensor(f"{_IMPORTANCE}/{kind}", importance(model, kind), _IMPORTANCE)
         if self._keep_trees:
             depths, largest = trees_of(model, model.num_boosted_rounds() - 1)

@@ -12,7 +12,7 @@ from typing import Any
 
 from watchglass.config import BUILT_IN_COLLECTIONS, FACTS, Schedule
 from watchglass.evaluate.engine.rule_status import Met
-from watchglass.records import UNITS, Fact, Mode, ModuleKind, Role, UnitKind, count
+from watchglass.records import UNITS, Mode, ModuleKind, Role, UnitKind, count, facts
 from watchglass.rules import Needs, collections_for, without_kinds, without_layers
 from watchglass.tables import Selection, StepView
 
@@ -78,18 +78,15 @@ class _Plan:
     facts: frozenset[str]
     keeps_tensors: bool
 
-    @classmethod
-    def read(cls, fact: Fact) -> _Plan | None:
-        """The plan of a fact, None where the fact, which any program may have written, has none."""
-        try:
-            rows = fact.data["collections"]
-            return cls(
-                {mode: tuple(map(_planned, rows.get(name, ()))) for mode, name in _MODE_NAMES.items()},
-                frozenset(map(str, fact.data["facts"])),
-                bool(fact.data["keeps_tensors"]),
-            )
-        except (AttributeError, KeyError, TypeError, ValueError):
-            return None
+
+def _plan_of(fact: facts.CapturePlan) -> _Plan | None:
+    """The plan of a fact, None where the fact, which any program may have written, has none."""
+    try:
+        rows = fact.collections
+        collections = {mode: tuple(map(_planned, rows.get(name, ()))) for mode, name in _MODE_NAMES.items()}
+        return _Plan(collections, frozenset(fact.facts), fact.keeps_tensors)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
 
 
 class NeedSeen:
@@ -114,8 +111,8 @@ class NeedSeen:
         self._since = 0
         self._steps = self._captures = self._due = 0
         self._known: tuple[Any, str, bool] = None, "", False
-        self._fact: Fact | None = None
-        self._model: Fact | None = None
+        self._fact: facts.CapturePlan | None = None
+        self._model: facts.ModelDescription | None = None
         self._plan: _Plan | None = None
         self._planned: tuple[_Planned, ...] = ()
         self._waits_for_captures = needs.of_tensors and not needs.units and not needs.facts
@@ -133,12 +130,16 @@ class NeedSeen:
         if view.attempt != self._attempt:
             # Its first step is not compared with the last capture of the attempt before.
             self._attempt, self._last_capture, self._gap, self._since = view.attempt, -1, 0, 0
-        fact = view.latest_fact("capture_plan")
+        fact = view.latest_fact(facts.CapturePlan)
         if fact is not self._fact:
-            self._fact, self._plan = fact, None if fact is None else _Plan.read(fact)
+            self._fact, self._plan = fact, None if fact is None else _plan_of(fact)
             self._planned = self._matching(Mode.TRAIN)
             self._due = 0
-        if self._of_layers and not self.satisfied and (model := view.latest_fact("model")) is not self._model:
+        if (
+            self._of_layers
+            and not self.satisfied
+            and (model := view.latest_fact(facts.ModelDescription)) is not self._model
+        ):
             self._model = model
             self._no_layers, self._no_modules = without_layers(view), without_kinds(view, self._kinds)
         if view.mode not in self.needs.modes:

@@ -8,7 +8,7 @@ from typing import Any
 
 from watchglass.config import EvaluatorTiming
 from watchglass.evaluate.follower import FollowedWorker
-from watchglass.records import Mode, Observation
+from watchglass.records import Mode, Observation, facts
 from watchglass.rules import frames_of, place_of, standing
 from watchglass.tables import StepView
 from watchglass.view import duration, printable
@@ -94,8 +94,8 @@ class Standstill:
                 steps, ended_ns = self._first.setdefault((worker.attempt, worker.worker), (worker.ended, view.end_ns))
                 between_ns = (view.end_ns - ended_ns) / max(worker.ended - steps, 1)
                 usual_s = max(usual_s, between_ns / 1e9, (view.end_ns - view.start_ns) / 1e9)
-                model = view.latest_fact("model")
-                if model is not None and model.data.get("compiled") and view.model_step < _COMPILING:
+                model = view.latest_fact(facts.ModelDescription)
+                if model is not None and model.compiled and view.model_step < _COMPILING:
                     times = _TIMES
         return times * max(self._timing.standstill_s, self._timing.standstill_steps * usual_s)
 

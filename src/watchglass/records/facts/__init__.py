@@ -10,6 +10,8 @@ from watchglass.lazy_imports import lazily
 if TYPE_CHECKING:
     from watchglass.records.facts.clipping import Clip as Clip, LossScale as LossScale, StepSkipped as StepSkipped
     from watchglass.records.facts.first_bad import (
+        FirstBadModule as FirstBadModule,
+        ModulesExamined as ModulesExamined,
         NonfiniteGradients as NonfiniteGradients,
         NonfiniteLoss as NonfiniteLoss,
     )
@@ -30,19 +32,39 @@ if TYPE_CHECKING:
         SeenByAttention as SeenByAttention,
         TokensAndLabels as TokensAndLabels,
     )
-    from watchglass.records.facts.modules import TrainingFlags as TrainingFlags
+    from watchglass.records.facts.modules import (
+        AttentionUnreadable as AttentionUnreadable,
+        InputGradientsUnavailable as InputGradientsUnavailable,
+        NotCapturable as NotCapturable,
+        TensorShape as TensorShape,
+        TrainingFlags as TrainingFlags,
+    )
     from watchglass.records.facts.parameters import (
         HeldParameters as HeldParameters,
         Membership as Membership,
         NamedParameters as NamedParameters,
     )
     from watchglass.records.facts.process import (
+        CaptureCost as CaptureCost,
         CaptureFault as CaptureFault,
+        CaptureInterval as CaptureInterval,
+        CaptureOutOfMemory as CaptureOutOfMemory,
+        CollectionUnmatched as CollectionUnmatched,
+        Dropped as Dropped,
         ProfilerChanged as ProfilerChanged,
         RecordedInterval as RecordedInterval,
         Resumed as Resumed,
         Stacks as Stacks,
         TraceNotKept as TraceNotKept,
+    )
+    from watchglass.records.facts.run import (
+        CapturePlan as CapturePlan,
+        Initialization as Initialization,
+        InitialWeight as InitialWeight,
+        ModelDescription as ModelDescription,
+        OptimizerSettings as OptimizerSettings,
+        PlannedSteps as PlannedSteps,
+        Stage as Stage,
     )
     from watchglass.records.facts.updates import (
         BypassedUpdates as BypassedUpdates,

@@ -43,3 +43,57 @@ class TrainingFlags(DeclaredFact):
     sensitive: Mapping[str, tuple[int, int]] | None = None
     frozen_parameters: int = 0
     gradients: bool | None = None
+
+
+@dataclass(frozen=True)
+class NotCapturable(DeclaredFact):
+    """Modules whose activations cannot be captured; the source says why.
+
+    Attributes:
+        modules: Their paths, or the classes of models.
+    """
+
+    KIND = "not_capturable"
+
+    modules: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class AttentionUnreadable(DeclaredFact):
+    """Attention of the module in its source could not be read.
+
+    Attributes:
+        reason: Class and message of an error.
+    """
+
+    KIND = "attention_unreadable"
+
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class InputGradientsUnavailable(DeclaredFact):
+    """The input in its source has no gradient.
+
+    Attributes:
+        reason, what_to_try: Why, and the cure.
+    """
+
+    KIND = "input_gradients_unavailable"
+
+    reason: str = ""
+    what_to_try: str = ""
+
+
+@dataclass(frozen=True)
+class TensorShape(DeclaredFact):
+    """The shape of a tensor at a step, if a collection requests shapes.
+
+    Attributes:
+        tensor, shape: Name and shape.
+    """
+
+    KIND = "shape"
+
+    tensor: str
+    shape: tuple[int, ...]

@@ -100,3 +100,92 @@ class TraceNotKept(DeclaredFact):
 
     step: int
     reason: str = ""
+
+
+@dataclass(frozen=True)
+class CaptureInterval(DeclaredFact):
+    """The interval of captures that the [budget](configuration.md#what-the-budget-chooses) chooses from the next step.
+
+    Attributes:
+        interval, captures_per_doubling: Steps between two captures, and captures in each doubling of the step number.
+    """
+
+    KIND = "capture_interval"
+    WHEN = "on change"
+
+    interval: int
+    captures_per_doubling: float
+
+
+@dataclass(frozen=True)
+class CaptureCost(DeclaredFact):
+    """Cost of capture so far, in case the process is killed: the counters that it reports when it leaves.
+
+    Attributes:
+        counters: By name.
+    """
+
+    KIND = "capture_cost"
+    WHEN = "every ten seconds"
+
+    counters: Mapping[str, Any]
+
+    def to_data(self) -> dict[str, Any]:
+        """The counters themselves."""
+        return dict(self.counters)
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> CaptureCost:
+        """What :meth:`to_data` gave."""
+        return cls(data)
+
+
+@dataclass(frozen=True)
+class CaptureOutOfMemory(DeclaredFact):
+    """Tensors of the role in its source are not captured from this step on.
+
+    Attributes:
+        error: Class and message.
+    """
+
+    KIND = "capture_out_of_memory"
+
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class CollectionUnmatched(DeclaredFact):
+    """A collection that matches nothing.
+
+    Attributes:
+        collection, near: Its name, and similar names.
+    """
+
+    KIND = "collection_unmatched"
+
+    collection: str
+    near: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Dropped(DeclaredFact):
+    """Records that could not be written.
+
+    Attributes:
+        what: How many there are, by what they are (`raw`, `tensors`); the `tensor_id` or `kind` of a single one.
+        reason: Why.
+    """
+
+    KIND = "dropped"
+
+    what: Mapping[str, Any]
+    reason: str = ""
+
+    def to_data(self) -> dict[str, Any]:
+        """Both together."""
+        return {**self.what, "reason": self.reason}
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> Dropped:
+        """What :meth:`to_data` gave."""
+        return cls({name: each for name, each in data.items() if name != "reason"}, str(data.get("reason", "")))

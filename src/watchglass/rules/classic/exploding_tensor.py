@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Fact, Finding, Mode, Role, Severity, facts
+from watchglass.records import Finding, Mode, Role, Severity, facts
 from watchglass.rules import learning_rates, levels, signals
 from watchglass.rules.classic.first_bad import Culprit, find_culprit, named_by_capture
 from watchglass.rules.needs import Needs
@@ -89,11 +89,11 @@ class ExplodingTensor(Rule):
         return any(info.role in (Role.WEIGHT, Role.BIAS) for info in bad.tensors)
 
     def _broken(
-        self, view: StepView, loss: float | None, bad_loss: bool, bad: Statistics, named: list[Fact]
+        self, view: StepView, loss: float | None, bad_loss: bool, bad: Statistics, named: list[facts.FirstBadModule]
     ) -> Finding:
         culprit = find_culprit(view, bad, bad_loss=bad_loss)
         # If a module is named only later (by hooks that were armed after the first failure), a second finding names it.
-        named_now = any(not fact.data.get("refused") for fact in named)
+        named_now = any(not each.refused for each in named)
         if culprit.harmless and not self.broken:
             return self._unharmed(view, loss, culprit)
         subject = "first bad module" if self.broken and named_now and not self.named else "training"

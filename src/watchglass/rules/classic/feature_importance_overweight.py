@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity, in_percent
+from watchglass.records import Finding, Mode, Severity, facts, in_percent
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule
 from watchglass.tables import StepView
@@ -54,10 +54,9 @@ class FeatureImportanceOverweight(Rule):
         share = float(scores[largest].sum()) / total
         if not share > self.threshold:
             return
-        fact = view.latest_fact("model")
-        known = fact.data.get("features") if fact is not None else None
-        known = known if isinstance(known, list) else []
-        names = [str(known[n]) if n < len(known) else f"feature {n}" for n in largest.tolist()]
+        about = view.latest_fact(facts.ModelDescription)
+        known = (about.features if about is not None else None) or ()
+        names = [known[n] if n < len(known) else f"feature {n}" for n in largest.tolist()]
         yield self.finding(
             view,
             severity=Severity.WARNING,
@@ -73,5 +72,5 @@ class FeatureImportanceOverweight(Rule):
 
     def applicable(self, view: StepView) -> str:
         """Not for models with layers."""
-        fact = view.latest_fact("model")
-        return "the model has no feature importances" if fact is not None and fact.data.get("module_kinds") else ""
+        about = view.latest_fact(facts.ModelDescription)
+        return "the model has no feature importances" if about is not None and about.module_kinds else ""

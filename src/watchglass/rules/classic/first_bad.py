@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from watchglass.records import COMPILED_MODEL, FAULT_KINDS, Fact, Role, TensorInfo, facts
+from watchglass.records import COMPILED_MODEL, OperationFault, Role, TensorInfo, facts
 from watchglass.rules import signals
 from watchglass.tables import Statistics, StepView
 
@@ -32,7 +31,7 @@ class Culprit:
         module_type: Its class name.
         sentence: Continues "the loss became NaN at step 3": begins with a separator, or is "".
         symptoms: Its symptoms for a diagnosis.
-        operation: Data of the operation at fault, None where it is not known.
+        operation: The operation at fault, None where it is not known.
     """
 
     where: str = ""
@@ -41,23 +40,20 @@ class Culprit:
     module_type: str = ""
     sentence: str = ""
     symptoms: tuple[str, ...] = ()
-    operation: Mapping[str, Any] | None = None
+    operation: OperationFault | None = None
 
     @property
     def harmless(self) -> bool:
         """Whether its gradients are zero, so that training goes on unharmed."""
-        return self.operation is not None and bool(self.operation.get("harmless"))
+        return self.operation is not None and self.operation.harmless
 
     def to_json(self) -> dict[str, Any]:
         """For the evidence of a finding."""
         found: dict[str, Any] = {"where": self.where, "module": self.module, "module_type": self.module_type}
         if self.operation is not None:
-            code = str(self.operation.get("code") or "")
-            place = " ".join(filter(None, (str(self.operation.get("place") or ""), f"({code})" if code else "")))
-            found |= {
-                "failed_operation": self.operation.get("operation"), "failed_kind": self.operation.get("kind"),
-                "failed_place": place,
-            }  # fmt: skip
+            fault = self.operation
+            place = " ".join(filter(None, (fault.place, f"({fault.code})" if fault.code else "")))
+            found |= {"failed_operation": fault.operation, "failed_kind": fault.kind, "failed_place": place}
         return found
 
 
@@ -69,11 +65,10 @@ def find_culprit(view: StepView, bad: Statistics, *, bad_loss: bool) -> Culprit:
         bad: Statistics of the tensors that hold a bad value.
         bad_loss: Whether the loss is bad.
     """
-    facts = named_by_capture(view)
     # A search over all modules is better than flags; a refused search only knows that a value is bad.
-    facts.sort(key=lambda fact: (bool(fact.data.get("refused")), fact.data.get("level") == "flags"))
-    if facts and facts[0].data.get("where") in _SYMPTOMS:
-        return _from_fact(view, facts[0])
+    named = sorted(named_by_capture(view), key=lambda each: (bool(each.refused), each.level == "flags"))
+    if named and named[0].where in _SYMPTOMS:
+        return _from_fact(view, named[0])
     found = (
         _weights(bad)
         or _data(view, bad)
@@ -82,7 +77,7 @@ def find_culprit(view: StepView, bad: Statistics, *, bad_loss: bool) -> Culprit:
         or _backward(view, bad)
         or Culprit(symptoms=("nonfinite_loss",) if bad_loss else ())
     )
-    hidden = any(fact.data.get("refused") == COMPILED_MODEL for fact in view.facts("first_bad_module"))
+    hidden = any(each.refused == COMPILED_MODEL for each in view.facts(facts.FirstBadModule))
     if hidden and found.where not in ("weights", "input"):
         found = replace(
             found, sentence=f"{found.sentence}; {COMPILED_MODEL}, which hides the operation that made it so"
@@ -90,10 +85,10 @@ def find_culprit(view: StepView, bad: Statistics, *, bad_loss: bool) -> Culprit:
     return found
 
 
-def named_by_capture(view: StepView) -> list[Fact]:
+def named_by_capture(view: StepView) -> list[facts.FirstBadModule]:
     """The facts ``first_bad_module`` of a step that name a place; a refused search in loss or weights names none."""
-    facts = view.facts("first_bad_module")
-    return [each for each in facts if not (each.data.get("refused") and each.data.get("where") in ("loss", "weights"))]
+    found = view.facts(facts.FirstBadModule)
+    return [each for each in found if not (each.refused and each.where in ("loss", "weights"))]
 
 
 def _loss_is_finite(view: StepView) -> bool:
@@ -113,14 +108,11 @@ def _half(info: TensorInfo) -> tuple[str, ...]:
     return ("nonfinite_half_precision",) if info.dtype == "float16" else ()
 
 
-def _from_fact(view: StepView, fact: Fact) -> Culprit:
-    data = fact.data
-    where, module = str(data["where"]), str(data.get("module") or "")
-    module_type, tensor = str(data.get("module_type") or ""), str(data.get("tensor") or "")
+def _from_fact(view: StepView, fact: facts.FirstBadModule) -> Culprit:
+    where, module, module_type, tensor = fact.where, fact.module, fact.module_type, fact.tensor
     info = view.catalog.by_name(tensor)
-    sentence = " ".join(str(data.get("sentence") or "").split()).rstrip(".")
-    operation = data.get("operation")
-    known = operation if isinstance(operation, Mapping) and operation.get("kind") in FAULT_KINDS else None
+    sentence = " ".join(fact.sentence.split()).rstrip(".")
+    known = fact.fault
     if where == "loss" and _loss_is_finite(view):
         # The gradient that the loss sends back is not finite, which says nothing of the loss itself.
         where, tensor = "backward", ""
@@ -131,7 +123,7 @@ def _from_fact(view: StepView, fact: Fact) -> Culprit:
         module_type=module_type,
         sentence=f": {sentence}" if sentence else f"; first in {where} of {_describe(module, module_type)}",
         # An operation that is known has its own cause, and the place alone only fits others.
-        symptoms=((str(known["kind"]),) if known is not None else (_SYMPTOMS[where],))
+        symptoms=((known.kind,) if known is not None else (_SYMPTOMS[where],))
         + (_half(info) if info is not None else ()),
         operation=known,
     )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, ModuleKind, Role, Severity, loss_kind
+from watchglass.records import Finding, Mode, ModuleKind, Role, Severity, facts, loss_kind
 from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -71,8 +71,8 @@ class PoorWeightInitialization(Rule):
         if view.mode is not Mode.TRAIN or view.model_step >= self.steps:
             return
         if not self.weights:
-            fact = view.latest_fact("initialization")
-            self.weights = _usable(view, fact.data.get("tensors")) if fact is not None else {}
+            initial = view.latest_fact(facts.Initialization)
+            self.weights = _usable(view, initial.tensors) if initial is not None else {}
             if self.weights:
                 yield from self._identical(view)
         signals.remember_start(self.losses, signals.loss(view), 1)
@@ -145,8 +145,8 @@ class PoorWeightInitialization(Rule):
 
     def _tables(self, view: StepView) -> Iterable[Finding]:
         """A finding if vectors of an embedding are far larger than frameworks make them."""
-        fact = view.latest_fact("initialization")
-        spreads = _spreads_of_tables(view, fact.data.get("tensors")) if fact is not None else {}
+        initial = view.latest_fact(facts.Initialization)
+        spreads = _spreads_of_tables(view, initial.tensors) if initial is not None else {}
         name = max(spreads, key=lambda each: spreads[each], default="")
         if not name or spreads[name] <= min(self.table, self.high):
             return
@@ -219,46 +219,44 @@ class PoorWeightInitialization(Rule):
         )
 
 
-def _usable(view: StepView, tensors: Any) -> dict[str, dict[str, Any]]:
+def _usable(view: StepView, tensors: Mapping[str, facts.InitialWeight]) -> dict[str, dict[str, Any]]:
     """The initial weights that count: trainable, and of embeddings only constant ones; with derived values."""
     found: dict[str, dict[str, Any]] = {}
     nonzero = _nonzero_names(view)
-    for name, row in (tensors if isinstance(tensors, dict) else {}).items():
+    for name, row in tensors.items():
         info = view.catalog.by_name(name)
         if info is None and view.catalog.models and view.catalog.by_name(f"gradient/{name}") is None:
             continue  # of another model
-        shape = row.get("shape") or []
-        if len(shape) < 2 or (info is not None and info.trainable is False):
+        if len(row.shape) < 2 or (info is not None and info.trainable is False):
             continue
         # Rows of a table get gradients of their words, but one value for all elements makes its columns copies.
         table = info is not None and info.module_kind is ModuleKind.EMBEDDING
-        if table and not (row.get("constant") and name in nonzero):
+        if table and not (row.constant and name in nonzero):
             continue
-        std, fan_in = float(row.get("std") or 0.0), float(row.get("fan_in") or 0.0)
+        std, fan_in = row.std or 0.0, float(row.fan_in)
         found[name] = {
             "layer_index": info.layer_index if info is not None else len(found),
-            "rows": shape[0],
-            "same": bool(row.get("constant")) or float(row.get("identical_rows") or 0.0) >= 0.99,
-            "constant": bool(row.get("constant")),
-            "zero": bool(row.get("constant")) and name not in nonzero,
+            "rows": row.shape[0],
+            "same": bool(row.constant) or (row.identical_rows or 0.0) >= 0.99,
+            "constant": bool(row.constant),
+            "zero": bool(row.constant) and name not in nonzero,
             "factor": std * float(np.sqrt(fan_in)),
         }
     return found
 
 
-def _spreads_of_tables(view: StepView, tensors: Any) -> dict[str, float]:
+def _spreads_of_tables(view: StepView, tensors: Mapping[str, facts.InitialWeight]) -> dict[str, float]:
     """The initial spreads of trainable embeddings, by name.
 
     Tables of a few columns may hold physical quantities, such as energies of atoms.
     """
     found: dict[str, float] = {}
-    for name, row in (tensors if isinstance(tensors, dict) else {}).items():
+    for name, row in tensors.items():
         info = view.catalog.by_name(name)
         if info is None or info.module_kind is not ModuleKind.EMBEDDING or info.trainable is False:
             continue
-        shape = row.get("shape") or []
-        if len(shape) == 2 and shape[1] >= 4:
-            found[name] = float(row.get("std") or 0.0)
+        if len(row.shape) == 2 and row.shape[1] >= 4:
+            found[name] = row.std or 0.0
     return found
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity, rounded
+from watchglass.records import Finding, Mode, Severity, facts, rounded
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule
 from watchglass.tables import StepView
@@ -61,5 +61,5 @@ class TreeDepth(Rule):
 
     def applicable(self, view: StepView) -> str:
         """Not for models with layers."""
-        fact = view.latest_fact("model")
-        return "the model has no trees" if fact is not None and fact.data.get("module_kinds") else ""
+        about = view.latest_fact(facts.ModelDescription)
+        return "the model has no trees" if about is not None and about.module_kinds else ""

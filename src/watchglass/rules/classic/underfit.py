@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, ModuleKind, Role, Severity, loss_kind, rounded
+from watchglass.records import Finding, Mode, ModuleKind, Role, Severity, facts, loss_kind, rounded
 from watchglass.rules import course, guessing, learning_rates, levels, neighbours, signals
 from watchglass.rules.graph import forward
 from watchglass.rules.needs import Needs
@@ -227,8 +227,8 @@ class Underfit(Rule):
         self, view: StepView, loss: float, limit: float, words: str, widest: float, narrowest: float,
         goes: str = "stays near", **measured: float,
     ) -> Finding:  # fmt: skip
-        fact = view.latest_fact("model")
-        parameters = fact.data.get("parameters") if fact is not None else None
+        described = view.latest_fact(facts.ModelDescription)
+        parameters = described.parameters if described is not None else None
         width = min(widest, narrowest)
         units = f"{rounded(width)} unit{'s' if width > 1 else ''}"
         small = f"all values pass through {units}" if narrowest < widest else f"the widest hidden layer has {units}"

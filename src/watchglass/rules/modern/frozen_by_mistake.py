@@ -114,9 +114,9 @@ class FrozenByMistake(Rule):
                 known[1] += 1
                 known[3] = view.model_step
         self.trained = max(self.trained, found)
-        planned = view.latest_fact("planned_steps")
-        steps = planned.data.get("steps") if planned is not None else None
-        if isinstance(steps, int) and 2 * view.model_step >= steps:
+        planned = view.latest_fact(facts.PlannedSteps)
+        steps = planned.steps if planned is not None else None
+        if steps is not None and 2 * view.model_step >= steps:
             yield from self._judge(view, self.patience)
 
     def finish(self, view: StepView) -> Iterable[Finding]:
@@ -204,13 +204,11 @@ class FrozenByMistake(Rule):
 
         Layers of one stack, and frozen weights that the optimizer holds, are copies of another from the start.
         """
-        fact = view.latest_fact("initialization")
-        rows = fact.data.get("tensors", {}) if fact is not None else {}
+        initial = view.latest_fact(facts.Initialization)
+        rows = initial.tensors if initial is not None else {}
         kept = self._kept()
         others = [row for name, row in rows.items() if name not in kept and not _is_stacked(name, info.name)]
-        return any(
-            row.get("shape") == list(info.shape) and abs((row.get("std") or 0) / std - 1) < 1e-5 for row in others
-        )
+        return any(row.shape == tuple(info.shape) and abs((row.std or 0) / std - 1) < 1e-5 for row in others)
 
 
 def _is_stacked(one: str, other: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity
+from watchglass.records import Finding, Mode, Severity, facts
 from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -55,8 +55,8 @@ class LearningRateZero(Rule):
         self.unknown = 0
         if zeros < self.zero_steps:
             return
-        planned = view.latest_fact("planned_steps")
-        total = planned.data.get("steps") if planned is not None else None
+        planned = view.latest_fact(facts.PlannedSteps)
+        total = planned.steps if planned is not None else None
         over = self.highest > 0 and 10 * (self.steps - zeros) >= 9 * max(total or 0, self.steps)
         yield self.finding(
             view,

@@ -161,8 +161,8 @@ class LossGraph(Rule):
 
     @staticmethod
     def _depends_on_scale(view: StepView) -> bool:
-        fact = view.latest_fact("optimizer")
-        return fact is not None and fact.data.get("type") == "SGD"
+        optimizer = view.latest_fact(facts.OptimizerSettings)
+        return optimizer is not None and optimizer.type == "SGD"
 
     def _finding(self, view: StepView, found: Mistake) -> Finding:
         return self.finding(

@@ -61,9 +61,9 @@ class OptimizerNeverSteps(Rule):
         self.stepped = self.stepped or any(rounds_of(fact) for fact in view.facts("calls"))
         for reached in view.facts(facts.ReachedParameters):
             self._take(reached)
-        planned = view.latest_fact("planned_steps")
-        steps = planned.data.get("steps") if planned is not None else None
-        if isinstance(steps, int) and 2 * view.model_step >= steps:
+        planned = view.latest_fact(facts.PlannedSteps)
+        steps = planned.steps if planned is not None else None
+        if steps is not None and 2 * view.model_step >= steps:
             yield from self._idle_ones(view, self.looks)
 
     def finish(self, view: StepView) -> Iterable[Finding]:

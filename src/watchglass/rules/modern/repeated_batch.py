@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity
+from watchglass.records import Finding, Mode, Severity, facts
 from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -154,8 +154,8 @@ class RepeatedBatch(Rule):
         if self.captures < self.min_captures or steps < self.share * self.captures:
             return
         lengths = [loader.get("batches") for loader in loaders.values()]
-        optimizer = view.latest_fact("optimizer")
-        if 1 in lengths or (optimizer is not None and optimizer.data.get("type") == "LBFGS"):
+        optimizer = view.latest_fact(facts.OptimizerSettings)
+        if 1 in lengths or (optimizer is not None and optimizer.type == "LBFGS"):
             return  # the whole data set is one batch
         certain = bool(lengths) and None not in lengths
         batches = min((length for length in lengths if length), default=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from watchglass.config import parameter
-from watchglass.records import Fact, Finding, Mode, Severity
+from watchglass.records import Fact, Finding, Mode, Severity, facts
 from watchglass.rules import signals
 from watchglass.rules.modern.call_rounds import Round, objects_of, rounds_of
 from watchglass.rules.needs import Needs
@@ -74,9 +74,9 @@ class SchedulerMisuse(Rule):
         rate = _rate(view)
         if rate is not None:
             self._follow(view, rate)
-            planned = view.latest_fact("planned_steps")
-            steps = planned.data.get("steps") if planned is not None else None
-            if isinstance(steps, int) and steps > self.steps:
+            planned = view.latest_fact(facts.PlannedSteps)
+            steps = planned.steps if planned is not None else None
+            if steps is not None and steps > self.steps:
                 yield from self._over(view, steps)
             yield from self._cosine(view)
 

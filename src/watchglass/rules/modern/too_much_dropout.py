@@ -46,9 +46,9 @@ class TooMuchDropout(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """A finding once the modules are known."""
-        fact = view.latest_fact("model") if not self.probability else None
-        dropped = fact.data.get("dropout") if fact is not None else None
-        if isinstance(dropped, dict) and dropped:
+        about = view.latest_fact(facts.ModelDescription) if not self.probability else None
+        dropped = about.dropout if about is not None else None
+        if dropped:
             self.module = max(dropped, key=lambda each: dropped[each])
             self.probability = float(dropped[self.module])
         self._stretches(view)
@@ -71,8 +71,8 @@ class TooMuchDropout(Rule):
 
     def applicable(self, view: StepView) -> str:
         """Not for models without dropout."""
-        fact = view.latest_fact("model")
-        none = fact is not None and not fact.data.get("dropout")
+        about = view.latest_fact(facts.ModelDescription)
+        none = about is not None and not about.dropout
         return "the model has no module that drops elements" if none else ""
 
     def _stretches(self, view: StepView) -> None:

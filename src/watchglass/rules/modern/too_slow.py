@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity
+from watchglass.records import Finding, Mode, Severity, facts
 from watchglass.rules import signals
 from watchglass.rules.modern.sampled_updates import SampledUpdates, middle, sampled_updates
 from watchglass.rules.needs import Needs
@@ -67,9 +67,9 @@ class TooSlow(Rule):
         signals.remember_start(self.start, signals.loss(view))
         for sample in sampled_updates(view) if not signals.skipped(view) else ():
             self._take(view, sample)
-            planned = view.latest_fact("planned_steps")
-            steps = planned.data.get("steps") if planned is not None else None
-            if isinstance(steps, int) and steps > 0:
+            planned = view.latest_fact(facts.PlannedSteps)
+            steps = planned.steps if planned is not None else None
+            if steps is not None and steps > 0:
                 yield from self._judge(view, steps)
 
     def finish(self, view: StepView) -> Iterable[Finding]:

@@ -61,9 +61,9 @@ class UnusedParameter(Rule):
         if len(weights) > len(self.layers):
             self.layers = [info.name for info in weights.tensors if info.trainable and info.layer_index >= 0]
         if self.captures >= self.patience:
-            planned = view.latest_fact("planned_steps")
-            steps = planned.data.get("steps") if planned is not None else None
-            yield from self._judge(view, late=isinstance(steps, int) and 2 * view.model_step >= steps)
+            planned = view.latest_fact(facts.PlannedSteps)
+            steps = planned.steps if planned is not None else None
+            yield from self._judge(view, late=steps is not None and 2 * view.model_step >= steps)
 
     def finish(self, view: StepView) -> Iterable[Finding]:
         """The last judgement."""

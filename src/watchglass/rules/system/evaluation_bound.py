@@ -100,8 +100,8 @@ class EvaluationBound(Rule):
         if len(rows) < _WINDOWS or min(row[4] / max(row[1] + row[4], 1e-9) for row in rows) < self.limit / 100:
             return
         steps, training_s, evaluations, calls, evaluations_s, known = (sum(each) for each in zip(*rows, strict=True))
-        model = view.latest_fact("model")
-        on_device = model is not None and model.data.get("devices") != ["cpu"]
+        model = view.latest_fact(facts.ModelDescription)
+        on_device = model is not None and model.devices != ("cpu",)
         if not training_s or (on_device and calls < _OWN * evaluations):
             return
         whole, each_s = training_s + evaluations_s, evaluations_s / evaluations

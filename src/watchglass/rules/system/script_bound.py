@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from watchglass.config import parameter
-from watchglass.records import PHASES, Finding, Mode, Severity, count, in_percent, rounded
+from watchglass.records import PHASES, Finding, Mode, Severity, count, facts, in_percent, rounded
 from watchglass.rules import step_windows
 from watchglass.rules.gpu_samples import idle_share, with_busiest
 from watchglass.rules.host_phases import why_updates_are_unclear
@@ -110,11 +110,11 @@ class ScriptBound(Rule):
 
     def _unfit(self, step: JointStep) -> str:
         """Why the phases say nothing about the script; "" if they do."""
-        model = step.first.latest_fact("model")
-        devices = model.data.get("devices") if model is not None else None
+        model = step.first.latest_fact(facts.ModelDescription)
+        devices = model.devices if model is not None else None
         if not devices:
             return "the device of the model is not known"
-        if devices != ["cpu"] and idle_share(self.busy) is None:
+        if devices != ("cpu",) and idle_share(self.busy) is None:
             return f"the model is on {' and '.join(devices)}, and no sample shows how long its GPUs are idle"
         if not median([calls for *_, calls in self.windows["rows"]]):
             return "the forward or the backward of the steps was not seen"

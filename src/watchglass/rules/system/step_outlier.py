@@ -9,7 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from watchglass.config import parameter
-from watchglass.records import PAUSES, PHASE_NAMES, PHASES, Finding, Mode, Pause, Severity, count, in_percent, rounded
+from watchglass.records import (
+    PAUSES,
+    PHASE_NAMES,
+    PHASES,
+    Finding,
+    Mode,
+    Pause,
+    Severity,
+    count,
+    facts,
+    in_percent,
+    rounded,
+)
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.rules.sagemaker.step_outlier import StepOutlier as Documented
@@ -244,9 +256,9 @@ class StepOutlier(Rule):
         )
 
     def _note_examined(self, view: StepView) -> None:
-        if list(view.facts("modules_examined")):
+        if view.facts(facts.ModulesExamined):
             self.examined = view.mode_step
-        if any(fact.data.get("level") == "next_steps" for fact in view.facts("first_bad_module")):
+        if any(found.level == "next_steps" for found in view.facts(facts.FirstBadModule)):
             self.examined = -1
 
     def _rhythm(self) -> str:

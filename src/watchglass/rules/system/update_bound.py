@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from watchglass.config import parameter
-from watchglass.records import PHASES, Finding, Mode, Severity, count, in_percent, rounded
+from watchglass.records import PHASES, Finding, Mode, Severity, count, facts, in_percent, rounded
 from watchglass.rules import step_windows
 from watchglass.rules.host_phases import why_updates_are_unclear
 from watchglass.rules.needs import Needs
@@ -85,9 +85,9 @@ class UpdateBound(Rule):
 
     def _unfit(self, step: JointStep) -> str:
         """Why the time of the update says nothing; "" if it does."""
-        model = step.first.latest_fact("model")
-        devices = model.data.get("devices") if model is not None else None
-        if devices != ["cpu"]:
+        model = step.first.latest_fact(facts.ModelDescription)
+        devices = model.devices if model is not None else None
+        if devices != ("cpu",):
             return f"the model is on {' and '.join(devices)}" if devices else "the device of the model is not known"
         unclear = "" if self.samples and not self.unclear else "the number of samples of an update is not clear"
         return why_updates_are_unclear(step.first) or unclear

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from watchglass.records import STEPS, Fact, Mode, Role, count
+from watchglass.records import STEPS, Fact, Mode, Role, count, facts as declared
 from watchglass.store import dtype_of
 from watchglass.tables import Selection, WorkerTables
 
@@ -174,12 +174,10 @@ def start_of(facts: Iterable[Fact], trained: tuple[int, int] | None, attempt: in
         return None
     first, source = trained[0], "unknown" if attempt else ""
     for fact in facts:
-        if fact.kind != "resumed":
-            continue
-        step, given = fact.data.get("start_step"), fact.data.get("source")
-        if type(step) is int and 0 <= step <= first:
+        resumed = fact.read(declared.Resumed)
+        if resumed is not None and resumed.start_step is not None and 0 <= resumed.start_step <= first:
             # The recorder may have dropped steps after it, never before it.
-            first, source = step, str(given) if given in SOURCES else "unknown"
+            first, source = resumed.start_step, resumed.source if resumed.source in SOURCES else "unknown"
     return Start(first, trained[1] + 1, source)
 
 

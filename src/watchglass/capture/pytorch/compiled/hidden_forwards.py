@@ -15,6 +15,7 @@ from torch import nn
 from watchglass.capture.pytorch.step.module_capture import ModuleCapture, first_tensor
 from watchglass.capture.pytorch.training_state import TrainingState
 from watchglass.record import CapturedRecords, Forward, OpenStep
+from watchglass.records import facts
 
 _log = logging.getLogger("watchglass")
 
@@ -79,7 +80,7 @@ class HiddenForwards:
         if self._missing >= _PATIENCE:
             self._missing = None
             names = [type(root).__name__ for root in self._current.models.roots()]
-            step.records.facts.append(("not_capturable", "calls are not observed", {"modules": names}))
+            step.records.add_fact(facts.NotCapturable(tuple(names)), "calls are not observed")
             _log.warning(
                 "watchglass: activations of %s are not capturable: its calls cannot be observed: a function that calls "
                 "it was compiled and called before, it is TorchScript, its forward is called directly, or an autograd "

@@ -25,6 +25,7 @@ from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
 from watchglass.capture.pytorch.step.forward_state import ForwardState
 from watchglass.capture.pytorch.training_state import TrainingState
 from watchglass.record import Forward, OpenStep
+from watchglass.records import facts
 
 #: Modules of a model in whose re-run the lines of operations are noted: that takes about 0.1 ms for each operation.
 _MOST_MODULES = 500
@@ -45,7 +46,7 @@ class Rerun:
         self._port = current.port
         self._weights = weights
 
-    def of_forward(self, step: OpenStep, start: Any, lines: Lines) -> dict[str, Any]:
+    def of_forward(self, step: OpenStep, start: Any, lines: Lines) -> facts.FirstBadModule:
         """Why the loss is not finite, as data of a fact.
 
         Args:
@@ -59,7 +60,7 @@ class Rerun:
         state = _state(self._current.forward)
         given = self._given(state)
         if given is not None:
-            return given.to_json("flags")
+            return given.fact("flags")
         inside = Lines()
         with self._rerun(state, graph=False) as trace:
             outputs = self._outputs(state, trace, inside, graph=False)
@@ -85,7 +86,7 @@ class Rerun:
         output = self._current.output() if self._current.output is not None else None
         return [] if output is None or output.grad_fn is None else [output.grad_fn]
 
-    def of_backward(self, step: OpenStep, bad: Sequence[str]) -> dict[str, Any]:
+    def of_backward(self, step: OpenStep, bad: Sequence[str]) -> facts.FirstBadModule:
         """Why these parameters' gradients are not finite although the loss is, as data of a fact.
 
         Raises:
@@ -189,10 +190,10 @@ def _heads(
     raise RefusedError("the gradient of the loss is unknown")
 
 
-def _reported(found: Found, by: str) -> dict[str, Any]:
+def _reported(found: Found, by: str) -> facts.FirstBadModule:
     if not by:
         found = found._replace(sentence=found.sentence + _UNVERIFIED)
-    return found.to_json("rerun", verified=by)
+    return found.fact("rerun", verified=by)
 
 
 def _is_finite(gradient: Tensor | None) -> bool:

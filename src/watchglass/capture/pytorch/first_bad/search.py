@@ -16,7 +16,6 @@ from typing import Any
 from torch.optim import Optimizer
 
 from watchglass.capture import first_bad_analysis
-from watchglass.capture.deferred_values import DeferredData
 from watchglass.capture.first_bad_analysis import Found
 from watchglass.capture.norm_interval import NormInterval
 from watchglass.capture.pytorch.device.readback import DeviceRows
@@ -32,8 +31,8 @@ from watchglass.capture.pytorch.graph.autograd_graph import Graph
 from watchglass.capture.pytorch.modules.module_tree import is_compiled
 from watchglass.capture.pytorch.saving.parameter_reader import LateGradients
 from watchglass.capture.pytorch.training_state import TrainingState
-from watchglass.record import OpenStep, Readback
-from watchglass.records import OperationFault
+from watchglass.record import DeferredFact, OpenStep, Readback
+from watchglass.records import OperationFault, facts
 
 _LATE = "on a device the loss is read after the update has changed the weights"
 _UNTESTED = "the loss was known before the update, but re-runs on a device are not tested yet"
@@ -104,7 +103,7 @@ class FirstBadModule:
             self._on_device(step, loss)
             return
         self._current.port.flush()
-        step.records.facts.append(("nonfinite_loss", "backward", {"value": str(loss)}))
+        step.records.add_fact(facts.NonfiniteLoss(str(loss)), "backward")
         if self._next_steps.on:
             self._next_steps.loss_failed(step, loss, start, self._lines)
         elif not self._done and not self._is_harmless(step, start):
@@ -112,9 +111,9 @@ class FirstBadModule:
                 answer = self._poisoned(step) or self._rerun.of_forward(step, start, self._lines)
             except RefusedError as reason:
                 operation = operations.of_forward(start, self._lines)
-                answer = _LOSS.to_json("flags", refused=str(reason))
+                answer = _LOSS.fact("flags", refused=str(reason))
                 if operation is not None:
-                    answer = Found("loss", None, "loss", operation.sentence, operation).to_json("graph")
+                    answer = Found("loss", None, "loss", operation.sentence, operation).fact("graph")
             self._answer(step, "loss", answer)
 
     def _is_harmless(self, step: OpenStep, start: Any) -> bool:
@@ -123,7 +122,7 @@ class FirstBadModule:
         if operation is None or not operation.harmless:
             return False
         found = Found("loss", None, "loss", operation.sentence, operation)
-        step.records.facts.append(("first_bad_module", "loss", found.to_json("graph")))
+        step.records.add_fact(found.fact("graph"), "loss")
         return True
 
     def gradients_suspected(self, step: OpenStep, bad: list[str] | LateGradients) -> None:
@@ -137,13 +136,13 @@ class FirstBadModule:
         if self._next_steps.on:
             self._next_steps.gradients_failed(step, self._last(bad))
         elif feared is not None and feared[0] is step and not self._done:
-            answer = self._poisoned(step) or self._last(bad).by(feared[1]).to_json("graph")
+            answer = self._poisoned(step) or self._last(bad).by(feared[1]).fact("graph")
             self._answer(step, "update point", answer)
         elif not self._done:
             try:
                 answer = self._poisoned(step) or self._rerun.of_backward(step, bad)
             except RefusedError as reason:
-                answer = self._last(bad).to_json("flags", refused=str(reason))
+                answer = self._last(bad).fact("flags", refused=str(reason))
             self._answer(step, "update point", answer)
 
     def _on_device(self, step: OpenStep, loss: Any) -> None:
@@ -153,7 +152,7 @@ class FirstBadModule:
             self._next_steps.arm(step)
         if self._next_steps.on:
             self._next_steps.losses.append(loss)
-        step.records.facts.append(("nonfinite_loss", "backward", DeferredData(lambda: _failed(loss))))
+        step.records.add_fact(DeferredFact(facts.NonfiniteLoss, lambda: _failed(loss)), "backward")
         if not self._done:
             self._later(step, "loss", lambda: _LOSS if _failed(loss) else None)
 
@@ -163,7 +162,7 @@ class FirstBadModule:
         if not self._done and coming is not None and coming.ready and _failed(coming):
             # The training itself has waited for its loss. This is where a re-run on a device belongs.
             self._late = True
-            self._answer(step, "loss", _LOSS.to_json("flags", refused=_UNTESTED))
+            self._answer(step, "loss", _LOSS.fact("flags", refused=_UNTESTED))
         if self._next_steps.on:
             self._next_steps.judge_later(step, gradients=not scaled)
 
@@ -179,42 +178,40 @@ class FirstBadModule:
         if self._next_steps.on:
             self._next_steps.updated(step, type(optimizer).__name__)
 
-    def _answer(self, step: OpenStep, source: str, answer: dict[str, Any]) -> None:
+    def _answer(self, step: OpenStep, source: str, answer: facts.FirstBadModule) -> None:
         self._done = True
         self._current.looks_at_loss = None
-        step.records.facts.append(("first_bad_module", source, answer))
-        if answer["refused"] or (
-            answer["where"] == "loss" and not answer.get("verified") and "operation" not in answer
-        ):
+        step.records.add_fact(answer, source)
+        if answer.refused or (answer.where == "loss" and not answer.verified and answer.operation is None):
             self._next_steps.arm(step)
 
     def _later(self, step: OpenStep, source: str, find: Callable[[], Found | None]) -> None:
         """Record the answer of the recorder's thread, unless there is one already."""
 
-        def make() -> dict[str, Any] | None:
+        def make() -> facts.FirstBadModule | None:
             found = None if self._late else find()
             if found is None:
                 return None
             self._late = True
-            return found.to_json("flags", refused=_LATE)
+            return found.fact("flags", refused=_LATE)
 
-        step.records.facts.append(("first_bad_module", source, DeferredData(make)))
+        step.records.add_fact(DeferredFact(facts.FirstBadModule, make), source)
 
-    def _poisoned(self, step: OpenStep) -> dict[str, Any] | None:
+    def _poisoned(self, step: OpenStep) -> facts.FirstBadModule | None:
         bad = self._weights.bad()
         if bad is None:
             return None
         writer = self._weights.writer_of(bad)
         if not writer or not step.mode_step:
-            return bad.found("was not finite before this forward, and no update has written it yet").to_json("flags")
+            return bad.found("was not finite before this forward, and no update has written it yet").fact("flags")
         last = step.mode_step - 1
         what = f"was already not finite before this forward: {writer} last updated it at step {last}"
-        return bad.found(what).to_json("flags", optimizer=writer, updated_at=last)
+        return bad.found(what).fact("flags", optimizer=writer, updated_at=last)
 
     def _last(self, bad: Sequence[str]) -> Found:
         return first_bad_analysis.last_gradient(bad[-1], self._weights.place_of(bad[-1]))
 
 
-def _failed(loss: DeviceRows) -> dict[str, Any] | None:
+def _failed(loss: DeviceRows) -> facts.NonfiniteLoss | None:
     value = float(loss.resolve())
-    return None if math.isfinite(value) else {"value": str(value)}
+    return None if math.isfinite(value) else facts.NonfiniteLoss(str(value))

@@ -14,7 +14,6 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from watchglass.capture import first_bad_analysis
-from watchglass.capture.deferred_values import DeferredData
 from watchglass.capture.first_bad_analysis import Found
 from watchglass.capture.pytorch.compiled.graphs import compiling
 from watchglass.capture.pytorch.device.readback import DeviceRows
@@ -26,7 +25,8 @@ from watchglass.capture.pytorch.first_bad.trace import Trace
 from watchglass.capture.pytorch.first_bad.weights import Weight, Weights
 from watchglass.capture.pytorch.modules.module_tree import is_compiled, unwrap
 from watchglass.capture.pytorch.training_state import TrainingState
-from watchglass.record import CapturedRecords, Forward, OpenStep
+from watchglass.record import CapturedRecords, DeferredFact, Forward, OpenStep
+from watchglass.records import facts
 
 _OVERWRITTEN = "the update that followed the failure overwrote the weights before it could be watched again"
 
@@ -73,7 +73,7 @@ class NextStepsWatch:
         current.quiet_steps = 0
         self._failed, self._left = step, current.port.limits.next_steps
         # So that a rule about time knows who makes these steps slow.
-        step.records.facts.append(("modules_examined", "next steps", {"steps": self._left}))
+        step.records.add_fact(facts.ModulesExamined(self._left), "next steps")
         guarded = current.port.guarded
         current.every_gradient = True
         self._undo = [
@@ -126,7 +126,7 @@ class NextStepsWatch:
         self._forget()
         number, writer = step.mode_step, self._updated
 
-        def make() -> dict[str, Any] | None:
+        def make() -> facts.FirstBadModule | None:
             if self._answered:
                 return None
             arrive()
@@ -144,9 +144,10 @@ class NextStepsWatch:
             if found is None:
                 return None
             self._answered = True
-            return found.to_json("next_steps", step=number)
+            return found.fact("next_steps", step=number)
 
-        (step.records if records is None else records).facts.append(("first_bad_module", "modules", DeferredData(make)))
+        later = DeferredFact(facts.FirstBadModule, make)
+        (step.records if records is None else records).add_fact(later, "modules")
 
     def updated(self, step: OpenStep, optimizer: str) -> None:
         """An optimizer has stepped."""
@@ -218,7 +219,7 @@ class NextStepsWatch:
     def _answer(self, step: OpenStep, records: CapturedRecords, source: str, found: Found, **more: Any) -> None:
         if not self._answered:
             self._answered = True
-            records.facts.append(("first_bad_module", source, found.to_json("next_steps", step=step.mode_step, **more)))
+            records.add_fact(found.fact("next_steps", step=step.mode_step, **more), source)
             self._current.port.flush()
         self.disarm()
 

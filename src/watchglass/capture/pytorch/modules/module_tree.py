@@ -7,14 +7,13 @@ import types
 import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from watchglass.capture.module_places import ParameterPlace, Place
 from watchglass.capture.modules import modules_over
-from watchglass.records import ModuleKind
+from watchglass.records import ModuleKind, facts
 
 #: Wrappers by class name, each of which has one child: they add a path segment that is no part of the model. By name,
 #: because importing them would import parts of PyTorch that a script may not use.
@@ -282,22 +281,22 @@ class ModuleTree:
         return sum(parameter is not None and parameter.requires_grad for parameter in living)
 
 
-def described(trees: Iterable[ModuleTree]) -> dict[str, dict[str, Any]]:
-    """Variables of models; class names, kinds, dropout and padding tokens of modules by path: for a ``model`` fact."""
+def described(trees: Iterable[ModuleTree]) -> facts.ModelDescription:
+    """Variables of models; class names, kinds, dropout and padding tokens of modules by path."""
     trees = list(trees)
     modules = [each for tree in trees for each in tree.modules()]
     owners = {tree.number: tree.owner for tree in trees if tree.number >= 0 and tree.owner is not None}
     variables = {str(number): variable_of(owner) for number, owner in owners.items()}
-    return {
-        "variables": {number: name for number, name in variables.items() if name},
-        "module_types": {place.path: place.module_type for _, place in modules},
-        "module_kinds": {place.path: place.kind.value for _, place in modules},
+    return facts.ModelDescription(
+        variables={number: name for number, name in variables.items() if name},
+        module_types={place.path: place.module_type for _, place in modules},
+        module_kinds={place.path: place.kind.value for _, place in modules},
         # Only those that drop something.
-        "dropout": {place.path: dropped for module, place in modules if (dropped := _dropout(module))},
-        "padding": {
+        dropout={place.path: dropped for module, place in modules if (dropped := _dropout(module))},
+        padding={
             place.path: token for module, place in modules if isinstance(token := vars(module).get("padding_idx"), int)
         },
-    }
+    )
 
 
 def variable_of(model: nn.Module) -> str:

@@ -7,6 +7,7 @@ import logging
 import torch
 
 from watchglass.record import CapturedRecords
+from watchglass.records import facts
 
 _log = logging.getLogger("watchglass")
 _Error: type[Exception] = getattr(torch, "OutOfMemoryError", torch.cuda.OutOfMemoryError)
@@ -28,4 +29,4 @@ def report_exhaustion(records: CapturedRecords, what: str, error: Exception) -> 
         "fewer of these tensors in collections",
         what, reason,
     )  # fmt: skip
-    records.facts.append(("capture_out_of_memory", what, {"error": f"{type(error).__name__}: {reason}"}))
+    records.add_fact(facts.CaptureOutOfMemory(f"{type(error).__name__}: {reason}"), what)

@@ -8,6 +8,7 @@ import re
 import time
 import weakref
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from watchglass.capture.deferred_values import DeferredData, DeferredNumbers
+from watchglass.capture.deferred_values import DeferredNumbers
 from watchglass.capture.initialization import initialization
 from watchglass.capture.module_places import ParameterPlace
 from watchglass.capture.norm_interval import NormInterval
@@ -27,7 +28,7 @@ from watchglass.capture.pytorch.saving.exact_updates import Updates
 from watchglass.capture.pytorch.saving.reduce import is_plain, plain, share_threads, summaries, symmetry_of, version_of
 from watchglass.capture.pytorch.saving.saved_tensors import Item, Saving
 from watchglass.config import chosen_facts
-from watchglass.record import CapturedRecords, OpenStep
+from watchglass.record import CapturedRecords, DeferredFact, OpenStep
 from watchglass.records import SCALARS, STATISTIC_FIELDS, STATISTICS, Role, TensorInfo, facts, series_name
 from watchglass.stats import Rows
 
@@ -294,17 +295,17 @@ class ParameterReader:
         if optimizer in self._described:
             return
         self._described.add(optimizer)
-        groups = [
+        groups = tuple(
             {key: value for key, value in group.items() if isinstance(value, (int, float, bool, str))}
             for group in optimizer.param_groups
-        ]
-        about = {"model": model} if self._models.seen > 1 else {}
+        )
+        about = model if self._models.seen > 1 else None
         name = type(optimizer).__name__
         if isinstance(optimizer, Optimizer):  # lines of the script that update have no settings
-            step.records.facts.append(("optimizer", name, {"type": name, "groups": groups, **about}))
+            step.records.add_fact(facts.OptimizerSettings(name, groups, about), name)
         models = self.models_of(optimizer)
         new, self._initialized = models - self._initialized, self._initialized | models
-        wanted = "initialization" in chosen_facts(self._port.config.facts)
+        wanted = facts.Initialization.KIND in chosen_facts(self._port.config.facts)
         if wanted and step.due and (step.mode_step == 0 or (new and 0 not in models)):
             with torch.no_grad():
                 weights = {
@@ -312,12 +313,12 @@ class ParameterReader:
                     for weight, name, _ in self.parameters(optimizer)
                     if weight.dim() > 1
                 }
-            fact = DeferredData(functools.partial(initialization, weights, about))
-            step.records.facts.append(("initialization", "first update", fact))
-        for tree in self._models if about else ():
+            fact = DeferredFact(facts.Initialization, functools.partial(initialization, weights, about))
+            step.records.add_fact(fact, "first update")
+        for tree in self._models if about is not None else ():
             if tree.number in new and tree.owner is not None:
-                data = {**described((tree,)), "roots": [type_name(tree.owner)], "model": tree.number}
-                step.records.facts.append(("model", "first update", data))
+                about_model = replace(described((tree,)), roots=(type_name(tree.owner),), model=tree.number)
+                step.records.add_fact(about_model, "first update")
 
 
 def describe_bad(names: Sequence[str]) -> facts.NonfiniteGradients:

@@ -19,7 +19,7 @@ from watchglass.capture.pytorch.saving import reduce
 from watchglass.capture.pytorch.saving.out_of_memory import is_out_of_memory, report_exhaustion
 from watchglass.capture.pytorch.saving.reduce import is_plain
 from watchglass.record import Captured, CapturedRecords
-from watchglass.records import RAW, REDUCTIONS, STATISTICS, Role, TensorInfo
+from watchglass.records import RAW, REDUCTIONS, STATISTICS, Role, TensorInfo, facts
 
 _log = logging.getLogger("watchglass")
 _UNKNOWN: Any = object()
@@ -152,8 +152,8 @@ class Saving:
 
     def _save_more(self, records: CapturedRecords, keep: Keep, tensor_id: int, item: Item, value: Tensor) -> None:
         if keep.shape:
-            shape = list((value if item.whole is None else item.whole).shape)
-            records.facts.append(("shape", "capture", {"tensor": item.name, "shape": shape}))
+            shape = tuple((value if item.whole is None else item.whole).shape)
+            records.add_fact(facts.TensorShape(item.name, shape), "capture")
         if item.whole is not None:
             return
         if keep.raw:

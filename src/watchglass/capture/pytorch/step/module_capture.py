@@ -27,7 +27,7 @@ from watchglass.capture.pytorch.saving.saved_tensors import Item, Saving
 from watchglass.capture.pytorch.tensors.functional_activations import Rectified
 from watchglass.capture.pytorch.tensors.module_entry import InputsWanted
 from watchglass.record import CapturedRecords, OpenStep
-from watchglass.records import ModuleKind, Role
+from watchglass.records import ModuleKind, Role, facts
 
 _log = logging.getLogger("watchglass")
 _BLIND = (
@@ -148,7 +148,7 @@ class ModuleCapture:
             blind = [place.path for place in map(self._place, self.compiled.blind(root)) if place is not None]
             if blind and root not in self._blind:
                 self._blind.add(root)
-                self._records.facts.append(("not_capturable", "compiled before it was watched", {"modules": blind}))
+                self._records.add_fact(facts.NotCapturable(tuple(blind)), "compiled before it was watched")
                 _log.warning(_BLIND, ", ".join(path or "the model" for path in blind))
         self.switch_off()
 

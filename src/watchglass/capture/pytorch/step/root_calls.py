@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import weakref
 from collections.abc import Callable
@@ -31,7 +32,7 @@ from watchglass.capture.pytorch.step.tensor_hooks import hook_gradient
 from watchglass.capture.pytorch.training_state import TrainingState
 from watchglass.capture.step_phases import FORWARD
 from watchglass.record import Forward, OpenStep
-from watchglass.records import Role
+from watchglass.records import Role, facts
 
 #: Backwards from the loss of the last output, in a row, after which marks are left out.
 _HABIT = 8
@@ -419,20 +420,21 @@ def describe_training(current: TrainingState, step: OpenStep) -> None:
     """Record, once, the model and the planned number of steps."""
     models = current.models
     parameters = [each for root in models.roots() for each in unwrap(root).parameters()]
-    data: dict[str, Any] = {
-        **described(models),
-        "parameters": sum(each.numel() for each in parameters),
-        "devices": sorted({each.device.type for each in parameters}),
-        "roots": [type(unwrap(root)).__name__ for root in models.roots()],
-        "compiled": any(is_compiled(root) for root in models.roots()),
-    }
-    step.records.facts.append(("model", "second step", data))
+    about = dataclasses.replace(
+        described(models),
+        parameters=sum(each.numel() for each in parameters),
+        devices=tuple(sorted({each.device.type for each in parameters})),
+        roots=tuple(type(unwrap(root)).__name__ for root in models.roots()),
+        compiled=any(is_compiled(root) for root in models.roots()),
+    )
+    step.records.add_fact(about, "second step")
     given, advice = current.port.config.planned_steps, current.port.advice
     advised = None if given else advice.planned_steps()
-    planned: dict[str, Any] | None
     if given or advised:
-        planned = {"steps": given or advised, "source": "as given" if given else advice.source}
+        planned: facts.PlannedSteps | None = facts.PlannedSteps(
+            given or advised, "as given" if given else advice.source
+        )
     else:
         planned = planned_steps(sys._getframe(), advice.batches_per_step())
     if planned is not None:
-        step.records.facts.append(("planned_steps", planned["source"], planned))
+        step.records.add_fact(planned, planned.source)

@@ -13,6 +13,7 @@ from watchglass.capture.pytorch.events import ForwardCall
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.module_tree import parameters_of
 from watchglass.record import OpenStep
+from watchglass.records import facts
 
 #: Steps of a stage after which a new optimizer that equals the one before, or another data set, begins another one.
 #: Scripts that make new ones for each short epoch go on with the same training (house).
@@ -94,10 +95,8 @@ class TrainingStages:
         if not begins:
             return
         stage.since = step.mode_step
-        about: dict[str, Any] = {"begins_with": begins, "trained": len(trained)}
-        if self._models.seen > 1:
-            about["model"] = model
-        step.records.facts.append(("stage", type(optimizer).__name__, about))
+        stage_of = model if self._models.seen > 1 else None
+        step.records.add_fact(facts.Stage(begins, len(trained), stage_of), type(optimizer).__name__)
 
     @staticmethod
     def _begins(stage: _Stage, update: tuple[str, frozenset[int]], data: int | None, *, lasted: int, new: bool) -> str:

@@ -23,7 +23,7 @@ from watchglass.capture.pytorch.tensors.functional_activations import REARRANGED
 from watchglass.capture.pytorch.tensors.module_entry import is_open
 from watchglass.capture.pytorch.tensors.running_modules import RunningModules
 from watchglass.record import CapturedRecords
-from watchglass.records import Role
+from watchglass.records import Role, facts
 
 _TAG = "attention"
 #: Operations that may lie between a batched product of matrices and the softmax.
@@ -173,7 +173,7 @@ class Attention:
         except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError) as error:
             self._refused.add(place.path)
             reason = f"{type(error).__name__}: {error}"[:500]
-            records.facts.append(("attention_unreadable", place.path, {"reason": reason}))
+            records.add_fact(facts.AttentionUnreadable(reason), place.path)
 
     def _save(self, records: CapturedRecords, place: Place, given: _Given) -> None:
         query, key = given["query"], given["key"]

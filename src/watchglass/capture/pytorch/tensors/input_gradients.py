@@ -18,7 +18,7 @@ from watchglass.capture.pytorch.public_calls import SCALER_SCALE
 from watchglass.capture.pytorch.saving.saved_tensors import Item, Saving
 from watchglass.capture.pytorch.step.tensor_hooks import observe_gradient
 from watchglass.record import CapturedRecords, OpenStep
-from watchglass.records import Mode, Role
+from watchglass.records import Mode, Role, facts
 
 _TAG = "input_gradients"
 
@@ -83,7 +83,7 @@ class InputGradients:
                 self._watched.append(_Watched(self._guard, call.forward.records, tensor, name, place))
             elif name not in self._refused:
                 self._refused.add(name)
-                call.forward.records.facts.append((f"{_TAG}_unavailable", name, _refusal(path[2:])))
+                call.forward.records.add_fact(_refusal(path[2:]), name)
 
     def update_began(self, update: Update) -> None:
         """Gradients are final."""
@@ -106,8 +106,8 @@ class InputGradients:
                 self._scale = arguments[0].scale(torch.ones((), device=result.device))
 
 
-def _refusal(path: str) -> dict[str, Any]:
-    return {
-        "reason": f"input {path} does not require a gradient, so the backward computes none",
-        "what_to_try": "call requires_grad_() on it before the model is called; every training step then computes it",
-    }
+def _refusal(path: str) -> facts.InputGradientsUnavailable:
+    return facts.InputGradientsUnavailable(
+        f"input {path} does not require a gradient, so the backward computes none",
+        "call requires_grad_() on it before the model is called; every training step then computes it",
+    )
