@@ -39,7 +39,7 @@ def test_the_examples_run(title: str, in_tmp_path: Path) -> None:
 
 def test_the_reason_is_the_one_that_is_shown(run_path: Path) -> None:
     (reason,) = re.findall(r"```text\n(.*?)\n```", section("Needs"))
-    plan = Plan(SessionConfig(run="r", collections=["weights", "outputs"])).describe()  # type: ignore[arg-type]
+    plan = Plan(SessionConfig(run="r", collections=["weights", "outputs"])).describe().to_data()  # type: ignore[arg-type]
     engine = Engine([RuleSpec("ExplodingGradient")])
     for view in views_of(build_run(run_path, [Step(facts={"capture_plan": plan}, scalars={"loss": 1.0})])):
         feed(engine, view)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable
-from typing import Any
+
+from watchglass.records import facts
 
 #: Calls of a round that are kept, and different rounds that are distinguished.
 _LONGEST, _MOST_ORDERS = 96, 32
@@ -130,16 +131,13 @@ class CallOrder:
         rounds = self._rounds - self._last_round
         return rounds >= _LONG or (rounds >= _APART and bool(recent) and frozenset(recent) != self._last_reported)
 
-    def record(self) -> dict[str, Any]:
-        """How often each order came since the last record."""
+    def record(self) -> facts.Calls:
+        """How often each order came since the last record; without the objects."""
         recent = self._recent()
         self._reported = dict(self._times)
         self._last_reported, self._last_round = frozenset(recent), self._rounds
-        return {
-            "orders": [{"calls": _counted(order), "times": times} for order, times in recent.items()],
-            "rounds": self._rounds,
-            "others": self._others,
-        }
+        orders = tuple(facts.OrderOfCalls(_counted(order), times) for order, times in recent.items())
+        return facts.Calls(orders, self._rounds, self._others)
 
     def _cut(self) -> None:
         order = tuple(self._order)
@@ -168,6 +166,6 @@ class CallOrder:
         }
 
 
-def _counted(order: Order) -> list[list[Any]]:
-    """Names with how often each came in a row: ``[["backward", 4], ["optimizer.step", 1]]``."""
-    return [[name, len(list(group))] for name, group in itertools.groupby(order)]
+def _counted(order: Order) -> tuple[tuple[str, int], ...]:
+    """Names with how often each came in a row: ``(("backward", 4), ("optimizer.step", 1))``."""
+    return tuple((name, len(list(group))) for name, group in itertools.groupby(order))

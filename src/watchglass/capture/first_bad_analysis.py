@@ -103,11 +103,11 @@ class Found(NamedTuple):
             return self
         return self._replace(operation=operation, sentence=f"{operation.sentence}; {self.sentence}")
 
-    def fact(self, level: str, **more: Any) -> facts.FirstBadModule:
+    def fact(self, level: str, **more: Any) -> facts.FirstBadPlace:
         """It as a fact."""
         path, module_type = (self.place.path, self.place.module_type) if self.place else ("", "")
         operation = None if self.operation is None else self.operation.to_json()
-        return facts.FirstBadModule(
+        return facts.FirstBadPlace(
             level, self.where, path, module_type, self.tensor, self.sentence, operation=operation, **more
         )
 

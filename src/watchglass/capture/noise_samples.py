@@ -45,8 +45,8 @@ def next_after(first: int, step: int) -> int:
     return step + min(max((step - first) // 16, _LEAST_APART), _MOST_APART)
 
 
-def noise_of(layers: Sequence[SampledLayer]) -> dict[str, Any] | None:
-    """Noise and signal of a ``gradient_noise`` fact; None where they are not finite.
+def noise_of(layers: Sequence[SampledLayer]) -> tuple[float, float] | None:
+    """Noise and signal of the gradients of samples; None where they are not finite.
 
     The gradient of a weight is a sum over samples, each with its input times the gradient of its output. The sums over
     weights count each layer as if all its weights were sampled.
@@ -66,7 +66,4 @@ def noise_of(layers: Sequence[SampledLayer]) -> dict[str, Any] | None:
         signal += share * (float(np.square(each.mean(0)).sum()) - variance / samples)
     if not (math.isfinite(noise) and math.isfinite(signal)):
         return None
-    return {
-        "samples": samples, "layers": [layer.name for layer in layers],
-        "noise": float(f"{noise:.6g}"), "signal": float(f"{signal:.6g}"),
-    }  # fmt: skip
+    return float(f"{noise:.6g}"), float(f"{signal:.6g}")

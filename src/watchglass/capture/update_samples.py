@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from watchglass.records import facts
 from watchglass.stats import inner_products
 
 #: Elements of each parameter that are copied; smaller ones are copied whole.
@@ -25,34 +26,6 @@ _LEAST_APART, _MOST_APART = 8, 64
 _TINY = 1e-8
 
 _Array = NDArray[Any]
-
-
-@dataclass(frozen=True)
-class GroupSettings:
-    """The settings of an optimizer's group that its update depends on; None for those that are unknown.
-
-    Attributes:
-        lr: Learning rate.
-        weight_decay: Weight decay.
-        decoupled: Whether the decay is no part of the gradient that the optimizer uses.
-        eps: What is added to the denominator.
-        beta2: Decay of the second moment, where it is corrected for its start.
-        maximize: Whether the optimizer climbs.
-    """
-
-    lr: float | None = None
-    weight_decay: float | None = None
-    decoupled: bool = False
-    eps: float | None = None
-    beta2: float | None = None
-    maximize: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """The settings as plain values."""
-        return {
-            "lr": self.lr, "weight_decay": self.weight_decay, "decoupled": self.decoupled, "eps": self.eps,
-            "maximize": self.maximize,
-        }  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -129,10 +102,10 @@ class UpdateSamples:
         # By name: the sampled update, the weights after it, and the change since the sample before that.
         self._last: dict[str, tuple[_Array, _Array, _Array | None]] = {}
 
-    def data(
-        self, since: int | None, settings: Sequence[GroupSettings], parameters: Sequence[SampledParameter]
-    ) -> dict[str, Any]:
-        """The data of the fact.
+    def sample(
+        self, since: int | None, settings: Sequence[facts.UpdateGroup], parameters: Sequence[SampledParameter]
+    ) -> facts.UpdateSample:
+        """The fact.
 
         Args:
             since: Steps since the sample before.
@@ -145,20 +118,22 @@ class UpdateSamples:
             with np.errstate(all="ignore"):
                 row = self._row(parameter, settings[parameter.group], last.get(parameter.name))
             rows.append(row)
-        columns = {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
-        return {
-            "optimizer": self._optimizer, "since": since, "groups": [group.to_json() for group in settings],
-            "tensors": [parameter.name for parameter in parameters],
-            "layer": [parameter.layer for parameter in parameters],
-            "kind": [parameter.kind for parameter in parameters],
-            "dims": [parameter.dims for parameter in parameters],
-            "dtype": [parameter.dtype for parameter in parameters],
-            "group": [parameter.group for parameter in parameters],
+        columns = {name: tuple(row[name] for row in rows) for name in (rows[0] if rows else ())}
+        return facts.UpdateSample(
+            self._optimizer,
+            since,
+            tuple(settings),
+            tensors=tuple(parameter.name for parameter in parameters),
+            layer=tuple(parameter.layer for parameter in parameters),
+            kind=tuple(parameter.kind for parameter in parameters),
+            dims=tuple(parameter.dims for parameter in parameters),
+            dtype=tuple(parameter.dtype for parameter in parameters),
+            group=tuple(parameter.group for parameter in parameters),
             **columns,
-        }  # fmt: skip
+        )
 
     def _row(
-        self, of: SampledParameter, settings: GroupSettings, last: tuple[_Array, _Array, _Array | None] | None
+        self, of: SampledParameter, settings: facts.UpdateGroup, last: tuple[_Array, _Array, _Array | None] | None
     ) -> dict[str, Any]:
         before, gradient, after = of.before, of.gradient, of.after
         update = after - before
@@ -188,7 +163,7 @@ class UpdateSamples:
 
     @staticmethod
     def _apart(
-        before: _Array, gradient: _Array, update: _Array, settings: GroupSettings
+        before: _Array, gradient: _Array, update: _Array, settings: facts.UpdateGroup
     ) -> tuple[float | None, _Array, _Array]:
         """The ratio of decay and data gradient, the gradient that is used, and the part of the update that it makes."""
         weight_decay = settings.weight_decay
@@ -203,7 +178,7 @@ class UpdateSamples:
         return _ratio(_rms(pull), _rms(update + pull)), gradient, update + pull
 
 
-def _moments(of: SampledParameter, settings: GroupSettings, gradient: _Array) -> dict[str, float | None]:
+def _moments(of: SampledParameter, settings: facts.UpdateGroup, gradient: _Array) -> dict[str, float | None]:
     """Elements by the square root of their second moment, corrected for its start, and the gradient over it."""
     if of.moment is None or settings.eps is None:
         return {"below_epsilon": None, "tiny_moment": None, "zero_moment": None, "gradient_over_moment": None}
@@ -257,7 +232,7 @@ def numbers_of(value: Any) -> float | None:
     return float(value) if plain else None
 
 
-def settings_of(group: Mapping[str, Any], *, decoupled: bool) -> GroupSettings:
+def settings_of(group: Mapping[str, Any], *, decoupled: bool) -> facts.UpdateGroup:
     """The settings of a group of an optimizer.
 
     Args:
@@ -266,7 +241,7 @@ def settings_of(group: Mapping[str, Any], *, decoupled: bool) -> GroupSettings:
     """
     betas = group.get("betas")
     says = group.get("decoupled_weight_decay")
-    return GroupSettings(
+    return facts.UpdateGroup(
         numbers_of(group.get("lr")), numbers_of(group.get("weight_decay")),
         says if isinstance(says, bool) else decoupled, numbers_of(group.get("eps")),
         numbers_of(betas[1]) if isinstance(betas, (tuple, list)) and len(betas) == 2 else None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from watchglass.records import ModuleKind
+from watchglass.records import ModuleKind, facts
 from watchglass.rules import signals
 from watchglass.rules.modern.call_rounds import rounds_of
 from watchglass.tables import StepView
@@ -17,8 +17,8 @@ def follow_batches(view: StepView, known: dict[str, Any]) -> None:
         view: The step.
         known: ``backwards`` of an update, and ``batch_sizes`` of the data loaders.
     """
-    for fact in view.facts("calls"):
-        rounds = rounds_of(fact)
+    for calls in view.facts(facts.Calls):
+        rounds = rounds_of(calls)
         if rounds:
             known["backwards"] = max(rounds, key=lambda each: each.times).calls.count("backward")
     for fact in view.facts("data_loader"):

@@ -115,7 +115,7 @@ class ModelViews:
 
     def _view(self, model: int, records: StepRecords, covers: int) -> StepView:
         history = self._history(model)
-        read = (fact.read(facts.Stage) for fact in records.facts)
+        read = (fact.read(facts.StageBegin) for fact in records.facts)
         begins = next((stage.begins_with for stage in read if stage is not None), None)
         if begins is not None and model in self._newest:
             loss = next((value for info, _, value in records.scalars if info.name == "loss"), None)

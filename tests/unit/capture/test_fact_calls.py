@@ -184,7 +184,7 @@ def test_how_often_orders_came_is_reported_now_and_then() -> None:
         heard.step_ended(1, lambda: "optimizer.step")
         heard.zero_grad("optimizer.zero_grad")
         if heard.has_changed():
-            recorded.append(heard.record())
+            recorded.append(heard.record().to_data())
     assert [data["rounds"] for data in recorded] == [16, 16 + 1024, 16 + 2 * 1024]
     assert [[row["times"] for row in data["orders"]] for data in recorded] == [[16], [1024], [1024]]
 

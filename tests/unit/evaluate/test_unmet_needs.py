@@ -27,7 +27,7 @@ GRADIENTS = Needs(role=Role.GRADIENT, why="to compare layers")
 
 
 def plan(**settings: Any) -> dict[str, Any]:
-    return Plan(SessionConfig(run="r", **settings)).describe()
+    return Plan(SessionConfig(run="r", **settings)).describe().to_data()
 
 
 def steps(count: int, planned: dict[str, Any] | None, *, captured: Sequence[str] = (), **others: Any) -> list[Step]:

@@ -8,12 +8,28 @@ from typing import TYPE_CHECKING
 from watchglass.lazy_imports import lazily
 
 if TYPE_CHECKING:
+    from watchglass.records.facts.calls import (
+        CalledObject as CalledObject,
+        Calls as Calls,
+        LeftoverGradients as LeftoverGradients,
+        OrderOfCalls as OrderOfCalls,
+        ReadLine as ReadLine,
+        ReadLines as ReadLines,
+    )
     from watchglass.records.facts.clipping import Clip as Clip, LossScale as LossScale, StepSkipped as StepSkipped
     from watchglass.records.facts.first_bad import (
-        FirstBadModule as FirstBadModule,
+        FirstBadPlace as FirstBadPlace,
         ModulesExamined as ModulesExamined,
         NonfiniteGradients as NonfiniteGradients,
         NonfiniteLoss as NonfiniteLoss,
+    )
+    from watchglass.records.facts.gradients import (
+        AveragedGradient as AveragedGradient,
+        NormalizationState as NormalizationState,
+        NormalizationStatistics as NormalizationStatistics,
+        SampledNoise as SampledNoise,
+        UpdateGroup as UpdateGroup,
+        UpdateSample as UpdateSample,
     )
     from watchglass.records.facts.graphs import (
         FewNormalized as FewNormalized,
@@ -32,6 +48,7 @@ if TYPE_CHECKING:
         SeenByAttention as SeenByAttention,
         TokensAndLabels as TokensAndLabels,
     )
+    from watchglass.records.facts.memory import AllocatorMemory as AllocatorMemory, HeldGraphs as HeldGraphs
     from watchglass.records.facts.modules import (
         AttentionUnreadable as AttentionUnreadable,
         InputGradientsUnavailable as InputGradientsUnavailable,
@@ -64,7 +81,7 @@ if TYPE_CHECKING:
         ModelDescription as ModelDescription,
         OptimizerSettings as OptimizerSettings,
         PlannedSteps as PlannedSteps,
-        Stage as Stage,
+        StageBegin as StageBegin,
     )
     from watchglass.records.facts.updates import (
         BypassedUpdates as BypassedUpdates,

@@ -42,7 +42,7 @@ class NonfiniteGradients(DeclaredFact):
 
 
 @dataclass(frozen=True)
-class FirstBadModule(DeclaredFact):
+class FirstBadPlace(DeclaredFact):
     """Where values were first not finite: see [the first bad module](first-bad-module.md).
 
     Attributes:

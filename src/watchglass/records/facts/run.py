@@ -78,7 +78,7 @@ class PlannedSteps(DeclaredFact):
 
 
 @dataclass(frozen=True)
-class Stage(DeclaredFact):
+class StageBegin(DeclaredFact):
     """Another stage of the training of a model begins with this step.
 
     A new optimizer of the same class for the same parameters, and other data, count after 80 steps only.

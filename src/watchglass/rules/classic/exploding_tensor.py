@@ -89,7 +89,7 @@ class ExplodingTensor(Rule):
         return any(info.role in (Role.WEIGHT, Role.BIAS) for info in bad.tensors)
 
     def _broken(
-        self, view: StepView, loss: float | None, bad_loss: bool, bad: Statistics, named: list[facts.FirstBadModule]
+        self, view: StepView, loss: float | None, bad_loss: bool, bad: Statistics, named: list[facts.FirstBadPlace]
     ) -> Finding:
         culprit = find_culprit(view, bad, bad_loss=bad_loss)
         # If a module is named only later (by hooks that were armed after the first failure), a second finding names it.

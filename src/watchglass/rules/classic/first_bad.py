@@ -77,7 +77,7 @@ def find_culprit(view: StepView, bad: Statistics, *, bad_loss: bool) -> Culprit:
         or _backward(view, bad)
         or Culprit(symptoms=("nonfinite_loss",) if bad_loss else ())
     )
-    hidden = any(each.refused == COMPILED_MODEL for each in view.facts(facts.FirstBadModule))
+    hidden = any(each.refused == COMPILED_MODEL for each in view.facts(facts.FirstBadPlace))
     if hidden and found.where not in ("weights", "input"):
         found = replace(
             found, sentence=f"{found.sentence}; {COMPILED_MODEL}, which hides the operation that made it so"
@@ -85,9 +85,9 @@ def find_culprit(view: StepView, bad: Statistics, *, bad_loss: bool) -> Culprit:
     return found
 
 
-def named_by_capture(view: StepView) -> list[facts.FirstBadModule]:
+def named_by_capture(view: StepView) -> list[facts.FirstBadPlace]:
     """The facts ``first_bad_module`` of a step that name a place; a refused search in loss or weights names none."""
-    found = view.facts(facts.FirstBadModule)
+    found = view.facts(facts.FirstBadPlace)
     return [each for each in found if not (each.refused and each.where in ("loss", "weights"))]
 
 
@@ -108,7 +108,7 @@ def _half(info: TensorInfo) -> tuple[str, ...]:
     return ("nonfinite_half_precision",) if info.dtype == "float16" else ()
 
 
-def _from_fact(view: StepView, fact: facts.FirstBadModule) -> Culprit:
+def _from_fact(view: StepView, fact: facts.FirstBadPlace) -> Culprit:
     where, module, module_type, tensor = fact.where, fact.module, fact.module_type, fact.tensor
     info = view.catalog.by_name(tensor)
     sentence = " ".join(fact.sentence.split()).rstrip(".")

@@ -107,7 +107,7 @@ class AlwaysClipping(Rule):
             self.ratio = middle(sample.ratio())
             # An epsilon is part of a denominator: the optimizer divides by the size of its gradients.
             self.normalises = bool(np.isfinite(sample.setting("eps")).any())
-        for fact in view.facts("calls"):
+        for fact in view.facts(facts.Calls):
             rounds = rounds_of(fact)
             self.scaled = all(map(_clips_scaled, rounds)) if rounds else self.scaled
         norm = view.scalar("gradient_norm_before_clip")

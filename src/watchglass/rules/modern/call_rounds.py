@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from watchglass.records import Fact
+from watchglass.records import facts
 
 #: The names of all optimizers beyond the eighth end in this, so calls of different ones look the same.
 _SHARED = "_more"
@@ -62,17 +62,13 @@ class Round(NamedTuple):
         return any(call in since for call in clearing)
 
 
-def orders_of(fact: Fact) -> list[Round]:
-    """All orders of a ``calls`` fact."""
-    rows = fact.data.get("orders")
-    return [
-        Round(tuple(name for name, times in row["calls"] for _ in range(times)), row["times"])
-        for row in (rows if isinstance(rows, list) else ())
-    ]
+def orders_of(fact: facts.Calls) -> list[Round]:
+    """All orders."""
+    return [Round(tuple(name for name, times in row.calls for _ in range(times)), row.times) for row in fact.orders]
 
 
-def rounds_of(fact: Fact) -> list[Round]:
-    """The orders of a ``calls`` fact that have an update."""
+def rounds_of(fact: facts.Calls) -> list[Round]:
+    """The orders that have an update."""
     found = []
     for calls, times in orders_of(fact):
         # What comes before the loop is in the first round: it shows no habit.
@@ -80,10 +76,3 @@ def rounds_of(fact: Fact) -> list[Round]:
         if any(call.startswith("optimizer") and call.endswith(".step") for call in habit):
             found.append(Round(habit, times))
     return found
-
-
-def objects_of(fact: Fact, kind: str) -> dict[str, Mapping[str, Any]]:
-    """The objects of a kind that were called: ``"optimizer"``, ``"scheduler"``, ``"module"``; by name."""
-    objects = fact.data.get("objects")
-    every = objects.items() if isinstance(objects, dict) else ()
-    return {name: row for name, row in every if name.partition("_")[0] == kind}

@@ -60,7 +60,7 @@ class GradientsSummedOverRanks(Rule):
             step,
             severity=Severity.INFO if all(map(_scale_free, step.views)) else Severity.WARNING,
             subject="gradients",
-            tensors=[f"gradient/{samples(step)[0]['parameter']}"],
+            tensors=[f"gradient/{samples(step)[0].parameter}"],
             value=float(ranks),
             limit=1.0,
             message=f"all {ranks} ranks use the sum of their gradients, {ranks} times the mean over the samples of all "

@@ -154,7 +154,7 @@ class LossGraph(Rule):
         return self._finding(view, Mistake(Severity.WARNING, symptom, message, value, limit))
 
     def _count(self, view: StepView) -> None:
-        for fact in view.facts("calls"):
+        for fact in view.facts(facts.Calls):
             rounds = [each for each in rounds_of(fact) if "backward" in each.calls]
             if rounds:
                 self.backwards = max(rounds, key=lambda each: each.times).calls.count("backward")

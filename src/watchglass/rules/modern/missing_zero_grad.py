@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from watchglass.config import parameter
-from watchglass.records import Fact, Finding, Mode, Role, Severity, facts
-from watchglass.rules.modern.call_rounds import objects_of, orders_of, rounds_of
+from watchglass.records import Finding, Mode, Role, Severity, facts
+from watchglass.rules.modern.call_rounds import orders_of, rounds_of
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView
@@ -64,17 +64,16 @@ class MissingZeroGrad(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """At most one finding per optimizer at a TRAIN step."""
-        for fact in view.facts("leftover_gradients"):
-            name, found, of = (fact.data.get(key) for key in ("optimizer", "nonzero", "looked_at"))
-            if isinstance(name, str) and isinstance(found, int) and isinstance(of, int):
-                # Updates that a script writes itself may be of several models, of which each clears its own gradients.
-                if found == of if name == _SCRIPT else found:
-                    self.times[name] = self.times.get(name, 0) + (name not in self.left)
-                    self.left.setdefault(name, [view.model_step, found, of])
-                else:
-                    self.left.pop(name, None)
-        for fact in view.facts("calls"):
-            self._take(view, fact)
+        for leftover in view.facts(facts.LeftoverGradients):
+            name, found, of = leftover.optimizer, leftover.nonzero, leftover.looked_at
+            # Updates that a script writes itself may be of several models, of which each clears its own gradients.
+            if found == of if name == _SCRIPT else found:
+                self.times[name] = self.times.get(name, 0) + (name not in self.left)
+                self.left.setdefault(name, [view.model_step, found, of])
+            else:
+                self.left.pop(name, None)
+        for calls in view.facts(facts.Calls):
+            self._take(view, calls)
         for membership in view.facts(facts.Membership):
             self._take_membership(view, membership)
         if view.mode is Mode.TRAIN:
@@ -102,10 +101,10 @@ class MissingZeroGrad(Rule):
 
     def applicable(self, view: StepView) -> str:
         """Not where neither calls nor gradients were observed."""
-        seen = any(view.latest_fact(kind) is not None for kind in ("calls", "leftover_gradients"))
+        seen = any(view.latest_fact(kind) is not None for kind in (facts.Calls, facts.LeftoverGradients))
         return "" if seen else "the facts calls and leftover_gradients never came (needed to see what is cleared)"
 
-    def _take(self, view: StepView, fact: Fact) -> None:
+    def _take(self, view: StepView, fact: facts.Calls) -> None:
         rounds = rounds_of(fact)
         self.backward = self.backward or any("backward" in each.calls for each in rounds)
         for each in rounds:
@@ -116,9 +115,9 @@ class MissingZeroGrad(Rule):
         between = [each for each in orders_of(fact) if each.unused()]
         if between and "others" not in self.kinds:
             self.kinds.append("others")
-        modules = objects_of(fact, "module")
-        alone = len(modules) == len(objects_of(fact, "optimizer")) == 1
-        for name in objects_of(fact, "optimizer"):
+        modules = fact.objects_of("module")
+        alone = len(modules) == len(fact.objects_of("optimizer")) == 1
+        for name in fact.objects_of("optimizer"):
             own = [each for each in rounds if name in each.stepped()]
             clearing = [f"{name}.zero_grad", *(["module.zero_grad"] if alone else [])]
             if own and all(each.discards(name, clearing) for each in own):
@@ -126,7 +125,7 @@ class MissingZeroGrad(Rule):
             elif own:
                 self.discarding.pop(name, None)
             # A model of which it holds no parameter is another one, as the discriminator is for a generator's.
-            its = [module for module, row in modules.items() if name in row.get("optimizers", [name])]
+            its = [module for module, row in modules.items() if row.optimizers is None or name in row.optimizers]
             if name not in self.cleared and any(each.clears(name, its) for each in (*rounds, *between)):
                 self.cleared.append(name)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity
+from watchglass.records import Finding, Mode, Severity, facts
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView
@@ -43,14 +44,13 @@ class NormalizationNeverUpdated(Rule):
     def check(self, view: StepView) -> Iterable[Finding]:
         """At most one finding, at an evaluation."""
         self.steps += view.covers if view.mode is Mode.TRAIN else 0
-        for fact in view.facts("running_statistics"):
-            modules = fact.data.get("modules")
-            if not isinstance(modules, list):
+        for fact in view.facts(facts.NormalizationStatistics):
+            if fact.modules is None:
                 continue
             if view.mode is Mode.TRAIN:
-                self.modules, self.whole = modules, fact.data.get("model_training") is True
+                self.modules, self.whole = [asdict(each) for each in fact.modules], fact.model_training
             elif self.steps >= self.min_steps:
-                now = {each["module"] for each in modules if each["initial"]}
+                now = {each.module for each in fact.modules if each.initial}
                 yield from self._stay(view, [each for each in self.modules if each["module"] in now])
 
     def finish(self, view: StepView) -> Iterable[Finding]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from watchglass.config import parameter
 from watchglass.records import Finding, Severity, facts
-from watchglass.rules.modern.call_rounds import objects_of, rounds_of
+from watchglass.rules.modern.call_rounds import rounds_of
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView
@@ -58,7 +58,7 @@ class OptimizerNeverSteps(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """At most one finding per optimizer, from half of the planned steps on."""
-        self.stepped = self.stepped or any(rounds_of(fact) for fact in view.facts("calls"))
+        self.stepped = self.stepped or any(rounds_of(fact) for fact in view.facts(facts.Calls))
         for reached in view.facts(facts.ReachedParameters):
             self._take(reached)
         planned = view.latest_fact(facts.PlannedSteps)
@@ -72,16 +72,16 @@ class OptimizerNeverSteps(Rule):
         found = view.latest_fact(facts.UnsteppedBackwards)
         if found is None or found.backwards < self.min_backwards:
             return
-        calls, flags = view.latest_fact("calls"), view.latest_fact(facts.TrainingFlags)
-        optimizers = list(objects_of(calls, "optimizer").values()) if calls is not None else []
-        kind = optimizers[0].get("type") if optimizers else found.optimizer or None
+        calls, flags = view.latest_fact(facts.Calls), view.latest_fact(facts.TrainingFlags)
+        optimizers = list(calls.objects_of("optimizer").values()) if calls is not None else []
+        kind = optimizers[0].type if optimizers else found.optimizer or None
         if found.steps:
             yield self._stopped(view, found, kind)
             return
         plain = found.reason == facts.UnsteppedBackwards.reason
         if not plain or view.train_step > 0 or self.stepped or 2 * found.changes > found.backwards:
             return
-        modules = objects_of(calls, "module") if calls is not None else {}
+        modules = calls.objects_of("module") if calls is not None else {}
         trains = flags is not None and flags.training is True
         if not kind and not (trains and modules):
             return

@@ -107,7 +107,7 @@ class PenaltyDominates(Rule):
         known = np.isfinite(cosine)
         with np.errstate(invalid="ignore"):
             dominates = (cosine < -self.towards) | (decay > self.outweighs) | ((pull > 0.9) & (cosine < 0))
-            decoupled = np.array([each.get("decoupled") is True for each in sample.settings])
+            decoupled = np.array([each.decoupled for each in sample.settings])
             dominates |= decoupled & (sample.setting("lr") * sample.setting("weight_decay") > _FORGETS)
         if known.any() and share(dominates, known) > 0.5:
             self.dominated += 1

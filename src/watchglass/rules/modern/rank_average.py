@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from watchglass.records import facts
 from watchglass.tables import JointStep
 
 #: Share of its size within which a gradient is the mean, the sum or a rank's own: ranks add in another order.
@@ -22,19 +23,19 @@ class Average(enum.Enum):
     OTHER = "other"
 
 
-def samples(step: JointStep) -> list[Any]:
-    """The data of the fact on each rank at this step; empty unless all have it, of one parameter."""
-    found = [fact.data for view in step.views for fact in view.facts("rank_gradients")[:1]]
-    complete = len(found) == len(step.views) > 1 and len({data.get("parameter") for data in found}) == 1
+def samples(step: JointStep) -> list[facts.AveragedGradient]:
+    """The fact on each rank at this step; empty unless all have it, of one parameter."""
+    found = [fact for view in step.views for fact in view.facts(facts.AveragedGradient)[:1]]
+    complete = len(found) == len(step.views) > 1 and len({each.parameter for each in found}) == 1
     return found if complete else []
 
 
 def average(step: JointStep) -> Average | None:
     """How the gradients of this step were combined; None where ranks computed equal ones, or none are known."""
     found = samples(step)
-    if not found or any("own" not in data for data in found) or len(found) != found[0].get("processes"):
+    if not found or any(each.own is None or each.used is None for each in found) or len(found) != found[0].processes:
         return None
-    own, used = (np.asarray([data[key] for data in found], np.float64) for key in ("own", "used"))
+    own, used = (np.asarray(rows, np.float64) for rows in ([each.own for each in found], [each.used for each in found]))
     mean = own.mean(axis=0)
     if not (np.isfinite(own).all() and np.isfinite(used).all()) or _alike(own[1:], own[:1]):
         return None

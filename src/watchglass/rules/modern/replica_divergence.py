@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Role, Severity
+from watchglass.records import Finding, Mode, Role, Severity, facts
 from watchglass.rules.modern.rank_average import Average, average, samples
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -195,21 +195,21 @@ class ReplicaDivergence(Rule):
 
     def _why(self, step: JointStep, gradients: _Compared, trained: frozenset[str]) -> tuple[str, tuple[str, ...]]:
         """Why gradients are not averaged, and the cure."""
-        found = samples(step) or [fact.data for view in step.views if (fact := view.latest_fact("rank_gradients"))]
-        wrapper = str(found[0].get("wrapper", "")) if found else ""
+        found = samples(step) or [fact for view in step.views if (fact := view.latest_fact(facts.AveragedGradient))]
+        wrapper = found[0].wrapper if found else ""
         if trained and gradients.apart < trained and gradients.alike - gradients.zero:
             share = f"{len(gradients.apart)} of {len(trained)}"
             return (
                 f"the gradients of {share} parameters are not averaged",
                 ("Wrap the model after all its parameters are there and trainable",),
             )
-        if wrapper and not any(data.get("called") for data in found):
+        if wrapper and not any(each.called for each in found):
             return (
                 f"the model is in {wrapper}, but the training loop calls the module inside it, so gradients are not "
                 "averaged",
                 ("Call the wrapper in the training loop, not model.module",),
             )
-        if wrapper and not any(data.get("synchronised") for data in found):
+        if wrapper and not any(each.synchronised for each in found):
             return (
                 "every backward runs inside no_sync(), so gradients are not averaged",
                 ("Leave no_sync() for the last micro-batch before each update",),

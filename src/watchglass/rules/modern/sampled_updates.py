@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from watchglass.records import ModuleKind
+from watchglass.records import ModuleKind, facts
 from watchglass.tables import StepView
 
 Column = npt.NDArray[np.float64]
@@ -28,7 +28,7 @@ class SampledUpdates:
 
     names: list[str]
     dtypes: list[str]
-    settings: list[dict[str, Any]]
+    settings: list[facts.UpdateGroup]
     columns: dict[str, Column]
     since: int
 
@@ -39,7 +39,7 @@ class SampledUpdates:
 
     def setting(self, name: str) -> Column:
         """A number of the settings; NaN where it is unknown."""
-        return _numbers([each.get(name) for each in self.settings])
+        return _numbers([getattr(each, name) for each in self.settings])
 
     def ratio(self) -> Column:
         """Root mean square of the update over that of the weight."""
@@ -54,33 +54,28 @@ def sampled_updates(view: StepView, *, vectors: bool = False) -> list[SampledUpd
         view: The step.
         vectors: Whether to take those with one axis where an optimizer has no others.
     """
-    found = (_of(fact.data, vectors) for fact in view.facts("update_sample"))
+    found = (_of(fact, vectors) for fact in view.facts(facts.UpdateSample))
     return [sample for sample in found if sample is not None]
 
 
-def _of(data: dict[str, Any], vectors: bool) -> SampledUpdates | None:
-    names, groups = data.get("tensors"), data.get("groups")
-    if not isinstance(names, list) or not isinstance(groups, list):
-        return None
-    dimensions = data.get("dims") or ()
-    least = 0 if vectors and max(dimensions, default=0) < 2 else 2
-    kinds = zip(dimensions, data.get("kind") or (), strict=False)
+def _of(fact: facts.UpdateSample, vectors: bool) -> SampledUpdates | None:
+    least = 0 if vectors and max(fact.dims, default=0) < 2 else 2
+    kinds = zip(fact.dims, fact.kind, strict=False)
     chosen = [row for row, (dims, kind) in enumerate(kinds) if dims >= least and kind != ModuleKind.EMBEDDING.value]
     if not chosen:
         return None
     columns = {
-        key: _numbers([values[row] for row in chosen])
-        for key, values in data.items()
-        if key not in _OTHERS and isinstance(values, list) and len(values) == len(names)
+        name: _numbers([values[row] for row in chosen])
+        for name, values in vars(fact).items()
+        if name not in _OTHERS and len(values) == len(fact.tensors)
     }
-    settings = [groups[data["group"][row]] for row in chosen]
+    settings = [fact.groups[fact.group[row]] for row in chosen]
     return SampledUpdates(
-        [names[row] for row in chosen], [data["dtype"][row] for row in chosen], settings, columns,
-        int(data.get("since") or 0),
-    )  # fmt: skip
+        [fact.tensors[row] for row in chosen], [fact.dtype[row] for row in chosen], settings, columns, fact.since or 0
+    )
 
 
-_OTHERS = ("tensors", "dtype", "kind", "groups", "group")
+_OTHERS = ("optimizer", "since", "tensors", "dtype", "kind", "groups", "group")
 
 
 def _numbers(values: list[Any]) -> Column:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from watchglass.config import parameter
-from watchglass.records import Fact, Finding, Mode, Severity, facts
+from watchglass.records import Finding, Mode, Severity, facts
 from watchglass.rules import signals
-from watchglass.rules.modern.call_rounds import Round, objects_of, rounds_of
+from watchglass.rules.modern.call_rounds import Round, rounds_of
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView
@@ -59,12 +59,14 @@ class SchedulerMisuse(Rule):
 
     def applicable(self, view: StepView) -> str:
         """Not for models without layers, and not without a scheduler."""
-        unscheduled = "" if self.types or view.latest_fact("calls") is None else "no learning-rate scheduler was seen"
+        unscheduled = (
+            "" if self.types or view.latest_fact(facts.Calls) is None else "no learning-rate scheduler was seen"
+        )
         return signals.without_layers(view) or unscheduled
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """At most one finding of each kind at a TRAIN step."""
-        for fact in view.facts("calls"):
+        for fact in view.facts(facts.Calls):
             self._take(view, fact)
         self.evaluations += sum(stretch.mode is Mode.EVAL for stretch in view.stretches)
         if view.mode is not Mode.TRAIN:
@@ -84,18 +86,16 @@ class SchedulerMisuse(Rule):
         """The last judgement of the schedule."""
         yield from self._over(view, view.model_step + 1 if view.mode is Mode.TRAIN else self.steps)
 
-    def _take(self, view: StepView, fact: Fact) -> None:
-        schedulers = objects_of(fact, "scheduler")
-        self.types = {name: str(row.get("type")) for name, row in schedulers.items()}
-        self.still = [
-            name for name, row in schedulers.items() if row.get("observed") is True and row.get("stepped") is False
-        ]
+    def _take(self, view: StepView, fact: facts.Calls) -> None:
+        schedulers = fact.objects_of("scheduler")
+        self.types = {name: str(row.type) for name, row in schedulers.items()}
+        self.still = [name for name, row in schedulers.items() if row.observed is True and row.stepped is False]
         found = rounds_of(fact)
-        alone = fact.data.get("processes") == 1
+        alone = fact.processes == 1
         for name, row in schedulers.items():
-            own = [each for each in found if f"{row.get('optimizer')}.step" in each.calls]
+            own = [each for each in found if f"{row.optimizer}.step" in each.calls]
             if own:
-                optimizer = f"{row.get('optimizer')}.step"
+                optimizer = f"{row.optimizer}.step"
                 self._habit(view, self.each, name, all(f"{name}.step" in each.calls for each in own))
                 doubled = alone and all(_doubled(each, f"{name}.step") for each in own)
                 self._habit(view, self.twice, name, doubled)

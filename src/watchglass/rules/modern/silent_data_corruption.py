@@ -57,9 +57,9 @@ class SilentDataCorruption(Rule):
             return
         losses = {view.worker: view.scalar("loss") or 0.0 for view in step.views}
         gradients = {
-            view.worker: float(np.linalg.norm(data["own"]))
-            for view, data in zip(step.views, samples(step), strict=False)
-            if "own" in data
+            view.worker: float(np.linalg.norm(np.asarray(fact.own, np.float64)))
+            for view, fact in zip(step.views, samples(step), strict=False)
+            if fact.own is not None
         }
         for series, values in (("loss", losses), ("gradient", gradients)):
             worker = self._alone(series, values) if len(values) == len(step.views) else ""

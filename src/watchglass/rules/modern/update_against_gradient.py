@@ -145,7 +145,7 @@ class UpdateAgainstGradient(Rule):
         cosine = sample["cosine_gradient"]
         known = np.isfinite(cosine)
         if known.any():
-            self.maximizes = any(each.get("maximize") is True for each in sample.settings)
+            self.maximizes = any(each.maximize for each in sample.settings)
             # The first update of an optimizer has no momentum.
             limit = 0.0 if self.maximizes else self.certain if first else _EXACT
             alone = share(cosine > limit, known) == 1.0
@@ -245,5 +245,5 @@ class UpdateAgainstGradient(Rule):
 
     def _trains_modules(self, view: StepView) -> bool:
         """Whether weights of a model are trained, not its inputs; assumed where no sample shows it."""
-        fact = view.latest_fact("update_sample")
-        return self.of_modules or fact is None or ModuleKind.EMBEDDING.value in (fact.data.get("kind") or ())
+        fact = view.latest_fact(facts.UpdateSample)
+        return self.of_modules or fact is None or ModuleKind.EMBEDDING.value in fact.kind

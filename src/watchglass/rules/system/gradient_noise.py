@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity, count, in_percent, rounded
+from watchglass.records import Finding, Mode, Severity, count, facts, in_percent, rounded
 from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -81,9 +81,8 @@ class GradientNoise(Rule):
         if hashes := [each for batch in view.facts("batch") for each in batch.data.get("hashes", ())]:
             self.first = self.first or hashes
             self.differ = self.differ or hashes != self.first
-        for fact in view.facts("gradient_noise")[:1]:
-            samples = fact.data["batch"] * fact.data["micro_batches"] * fact.data["ranks"]
-            row = [view.mode_step, fact.data["noise"], fact.data["signal"], samples]
+        for fact in view.facts(facts.SampledNoise)[:1]:
+            row = [view.mode_step, fact.noise, fact.signal, fact.batch * fact.micro_batches * fact.ranks]
             self.rows = [*self.rows, row][-self.window :]
             if not self.noisy and len(self.rows) == self.window:
                 yield from self._noisy(view)

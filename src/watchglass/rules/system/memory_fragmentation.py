@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Severity, count, in_percent, rounded
+from watchglass.records import Finding, Severity, count, facts, in_percent, rounded
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView
@@ -37,12 +37,12 @@ class MemoryFragmentation(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """A finding at a captured step."""
-        for fact in view.facts("allocator"):
-            numbers = [fact.data.get(name) for name in ("reserved", "allocated", "retries")]
-            if all(type(each) is int for each in numbers):
+        for fact in view.facts(facts.AllocatorMemory):
+            numbers = [each for each in (fact.reserved, fact.allocated, fact.retries) if each is not None]
+            if len(numbers) == 3:
                 self.seen += 1
-                self.last = [*self.last[1 - self.window :], [int(each or 0) for each in numbers]]
-                yield from self._judged(view, fact.data.get("device"))
+                self.last = [*self.last[1 - self.window :], numbers]
+                yield from self._judged(view, fact.device)
 
     def applicable(self, view: StepView) -> str:
         """Not for runs that are too short."""

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Severity, rounded
+from watchglass.records import Finding, Severity, facts, rounded
 from watchglass.rules.memory_growth import FINE, LEAST_BYTES, LEAST_PERCENT, PART_SIZES, PARTS, WINDOW_S, steady_growth
 from watchglass.rules.needs import Needs, Windows
 from watchglass.rules.rule import Rule, state
@@ -108,13 +108,13 @@ class MemoryLeak(Rule):
         return not key.endswith(_BEGINNING) and len(self.courses.get(key, ())) > PARTS
 
     def _note_held(self, views: Sequence[StepView]) -> None:
-        for fact in (fact for view in views if (fact := view.latest_fact("held_memory")) is not None):
-            pid, looked, held, blocks = (fact.data.get(name) for name in ("pid", "graphs", "held", "blocks"))
-            if type(pid) is int and type(looked) is int and type(held) is int and len(self.graphs) < _MOST_PROCESSES:
-                self.graphs[str(pid)] = [looked, held]
-                known = self.blocks.setdefault(str(pid), [])
-                if type(blocks) is int and (not known or known[-1][0] < fact.global_step):
-                    self.blocks[str(pid)] = [*known[1 - _POINTS :], [fact.global_step, blocks]]
+        for fact in (fact for view in views if (fact := view.latest_fact(facts.HeldGraphs.KIND)) is not None):
+            held = fact.read(facts.HeldGraphs)
+            if held is not None and len(self.graphs) < _MOST_PROCESSES:
+                self.graphs[str(held.pid)] = [held.graphs, held.held]
+                known = self.blocks.setdefault(str(held.pid), [])
+                if held.blocks is not None and (not known or known[-1][0] < fact.global_step):
+                    self.blocks[str(held.pid)] = [*known[1 - _POINTS :], [fact.global_step, held.blocks]]
 
     def _add(self, key: str, row: list[Any]) -> bool:
         """Takes in a sample; whether it begins a window, so that the one before is whole."""

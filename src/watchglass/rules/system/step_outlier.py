@@ -258,7 +258,7 @@ class StepOutlier(Rule):
     def _note_examined(self, view: StepView) -> None:
         if view.facts(facts.ModulesExamined):
             self.examined = view.mode_step
-        if any(found.level == "next_steps" for found in view.facts(facts.FirstBadModule)):
+        if any(found.level == "next_steps" for found in view.facts(facts.FirstBadPlace)):
             self.examined = -1
 
     def _rhythm(self) -> str:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from watchglass.config import parameter
-from watchglass.records import PHASE_NAMES, PHASES, Finding, Mode, Severity, count, in_percent, rounded
+from watchglass.records import PHASE_NAMES, PHASES, Finding, Mode, Severity, count, facts, in_percent, rounded
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView
@@ -59,32 +58,31 @@ class SynchronousCopy(Rule):
             self.seen += 1
             if self.seen > _FIRST:
                 self.spent = [a + b for a, b in zip(self.spent, phases, strict=True)]
-        for fact in view.facts("tensor_reads"):
-            yield from self._looked(view, fact.data)
+        for fact in view.facts(facts.ReadLines):
+            yield from self._looked(view, fact)
 
     def applicable(self, view: StepView) -> str:
         """Not for runs that are too short."""
         few = f"the run has {count(self.looked, 'observed step')}; {self.looks} are needed"
         return few if self.looked < self.looks else ""
 
-    def _looked(self, view: StepView, data: Any) -> Iterable[Finding]:
-        seconds, reads = data.get("seconds"), data.get("reads")
-        if not isinstance(seconds, float) or not isinstance(reads, list) or seconds <= 0:
+    def _looked(self, view: StepView, fact: facts.ReadLines) -> Iterable[Finding]:
+        seconds = fact.seconds
+        if seconds is None or seconds <= 0:
             return
         self.looked += 1
         before, self.lines = self.lines, {}
-        for each in (each for each in reads[:8] if isinstance(each, dict)):
-            at, call, device, phase = (str(each.get(name)) for name in ("at", "call", "device", "phase"))
-            number, spent = each.get("count"), each.get("seconds")
-            if type(number) is not int or not isinstance(spent, float) or phase not in PHASE_NAMES:
+        for each in fact.reads[:8]:
+            number, spent = each.count, each.seconds
+            if number is None or spent is None or each.phase not in PHASE_NAMES:
                 continue
-            if number < (self.reads if device == "cpu" else 1):
+            if number < (self.reads if each.device == "cpu" else 1):
                 continue
-            key = "\n".join((at, call, device, phase))
+            key = "\n".join((each.at, each.call, each.device, each.phase))
             row, _, waited, whole = before.get(key, [0, 0, 0.0, 0.0])
             self.lines[key] = [row + 1, number, waited + spent, whole + seconds]
             if row + 1 >= self.looks:
-                yield from self._judged(view, key, complete=bool(data.get("complete")))
+                yield from self._judged(view, key, complete=fact.complete)
 
     def _judged(self, view: StepView, key: str, *, complete: bool) -> Iterable[Finding]:
         at, call, device, phase = key.split("\n")

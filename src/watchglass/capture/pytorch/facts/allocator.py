@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from watchglass.capture.pytorch.events import Update
+from watchglass.records import facts
 
 #: Of ``torch.cuda.memory_stats``, by our names: numbers of the host, which wait for no device.
 _NUMBERS = {
@@ -29,5 +28,5 @@ class Allocator:
         self._step = step
         device = torch.cuda.current_device()
         stats = torch.cuda.memory_stats(device)
-        data: dict[str, Any] = {name: int(stats[key]) for name, key in _NUMBERS.items() if key in stats}
-        update.step.records.facts.append(("allocator", "torch.cuda", {"device": device, **data}))
+        numbers = {name: int(stats[key]) for name, key in _NUMBERS.items() if key in stats}
+        update.step.records.add_fact(facts.AllocatorMemory(device, **numbers), "torch.cuda")

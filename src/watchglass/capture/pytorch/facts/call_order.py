@@ -9,6 +9,7 @@ import functools
 import itertools
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from threading import get_ident
 from typing import Any
 
@@ -99,5 +100,5 @@ class CallOrderFact:
 
     def _write(self) -> None:
         self._last_version = self._version()
-        data = {**self.rounds.record(), "objects": self._subjects.describe(), "processes": processes()}
-        self._port.records.current().facts.append(("calls", "wrapped functions", data))
+        fact = replace(self.rounds.record(), objects=self._subjects.describe(), processes=processes())
+        self._port.records.current().add_fact(fact, "wrapped functions")

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from watchglass.capture.deferred_values import DeferredData
 from watchglass.capture.noise_samples import INPUTS, LAYERS, OUTPUTS, ROWS, SampledLayer, next_after, noise_of
 from watchglass.capture.port import Port
 from watchglass.capture.pytorch.events import BackwardCall, ForwardCall, ModuleCall, Update
@@ -19,8 +18,8 @@ from watchglass.capture.pytorch.facts.copies import Copies, CopyPlace
 from watchglass.capture.pytorch.facts.rank_gradients import processes
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.step.tensor_hooks import observe_gradient
-from watchglass.record import OpenStep
-from watchglass.records import Mode
+from watchglass.record import DeferredFact, OpenStep
+from watchglass.records import Mode, facts
 
 
 class _Layer:
@@ -168,15 +167,15 @@ class GradientNoiseFact:
         fewest = min((row[4][0] for row in rows), default=0)
         if rows:
             copies.send()
-            about = {"batch": looked.batch, "micro_batches": looked.forwards, "ranks": processes()}
-            fact = DeferredData(functools.partial(_data, about, fewest, rows, copies))
-            update.step.records.facts.append(("gradient_noise", "backward", fact))
+            about = looked.batch, looked.forwards, processes()
+            make = functools.partial(_noise, about, fewest, rows, copies)
+            update.step.records.add_fact(DeferredFact(facts.SampledNoise, make), "backward")
 
     #: Lines of the script may do the update.
     script_update_began = update_began
 
 
-def _data(about: dict[str, Any], samples: int, rows: list[Any], copies: Copies) -> dict[str, Any] | None:
+def _noise(about: tuple[int, int, int], samples: int, rows: list[Any], copies: Copies) -> facts.SampledNoise | None:
     values = copies.values()
     layers = [
         SampledLayer(
@@ -185,7 +184,9 @@ def _data(about: dict[str, Any], samples: int, rows: list[Any], copies: Copies) 
         for name, size, inputs, gradients, shape in rows
     ]
     noise = noise_of(layers)
-    return None if noise is None else {**about, **noise}
+    if noise is None:
+        return None
+    return facts.SampledNoise(*about, *noise, len(layers[0].inputs), tuple(layer.name for layer in layers))
 
 
 def _linear(root: nn.Module) -> list[nn.Module]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from watchglass.capture.pytorch.events import ForwardCall, Update
 from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
-from watchglass.records import Mode
+from watchglass.records import Mode, facts
 
 #: Captured steps whose graphs are looked for, and tensors of an output among which one has a graph.
 _MOST_STEPS, _MOST_TENSORS = 16, 4
@@ -54,7 +54,5 @@ class HeldMemory:
             return
         self._step = step
         earlier = [mark() is not None for _, mark in list(self._marks)[:-_YOUNG]]
-        data = {
-            "pid": os.getpid(), "graphs": len(earlier), "held": sum(earlier), "blocks": sys.getallocatedblocks(),
-        }  # fmt: skip
-        update.step.records.facts.append(("held_memory", "autograd", data))
+        fact = facts.HeldGraphs(os.getpid(), len(earlier), sum(earlier), sys.getallocatedblocks())
+        update.step.records.add_fact(fact, "autograd")

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from watchglass.capture.deferred_values import DeferredData
 from watchglass.capture.port import Port
 from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
@@ -23,7 +22,8 @@ from watchglass.capture.pytorch.events import Update
 from watchglass.capture.pytorch.facts.object_names import ObjectNames
 from watchglass.capture.pytorch.modules.module_tree import parameters_of
 from watchglass.capture.pytorch.saving.reduce import plain
-from watchglass.record import OpenStep
+from watchglass.record import DeferredFact, OpenStep
+from watchglass.records import facts
 
 #: Parameters of an optimizer that are read, and elements of each of their gradients.
 _PARAMETERS, _ELEMENTS, _CORNER = 4, 4096, 8
@@ -95,19 +95,19 @@ class Leftovers:
     def _record(self, update: Update, name: str) -> None:
         since, found = self._found.pop(name, (-1, []))
         if found and since >= update.step.global_step:
-            update.step.records.facts.append(("leftover_gradients", "first backward", self._pending(name, found)))
+            update.step.records.add_fact(self._pending(name, found), "first backward")
 
-    def _pending(self, name: str, found: list[Any]) -> Any:
+    def _pending(self, name: str, found: list[Any]) -> DeferredFact[facts.LeftoverGradients]:
         present = sum(value is not None for value in found)
 
-        def data() -> dict[str, Any] | None:
+        def make() -> facts.LeftoverGradients | None:
             nonzero = sum(bool(value.resolve() if isinstance(value, DeviceRows) else value) for value in found)
             if self._reported.get(name) == (present > 0, nonzero > 0):
                 return None
             self._reported[name] = (present > 0, nonzero > 0)
-            return {"optimizer": name, "looked_at": len(found), "present": present, "nonzero": nonzero}
+            return facts.LeftoverGradients(name, len(found), nonzero, present)
 
-        return DeferredData(data)
+        return DeferredFact(facts.LeftoverGradients, make)
 
 
 def _nonzero(gradient: Tensor | None) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from watchglass.capture.guard import harmless
 from watchglass.capture.pytorch.modules.module_tree import parameters_of
 from watchglass.capture.pytorch.public_calls import is_wrapped
 from watchglass.capture.pytorch.updates.update_counters import living_optimizers
+from watchglass.records import facts
 
 #: Objects of a kind that get their own number; the rest share one name (an optimizer per parameter).
 _MOST_NUMBERED = 8
@@ -86,7 +88,7 @@ class ObjectNames:
         """How many of the schedulers met have stepped."""
         return sum(isinstance(subject, LRScheduler) and has_stepped(subject) for subject in self._alive())
 
-    def describe(self) -> dict[str, dict[str, Any]]:
+    def describe(self) -> dict[str, facts.CalledObject]:
         """Descriptions of the first eight objects of a kind, by name."""
         return {
             name: _describe(subject, self)
@@ -104,18 +106,19 @@ def has_stepped(scheduler: LRScheduler) -> bool:
     return not isinstance(epoch, int) or epoch > 0
 
 
-def _describe(subject: Any, subjects: ObjectNames) -> dict[str, Any]:
-    data: dict[str, Any] = {"type": type(subject).__name__}
+def _describe(subject: Any, subjects: ObjectNames) -> facts.CalledObject:
+    about = facts.CalledObject(type(subject).__name__)
     if isinstance(subject, Optimizer):
         # Schedulers of PyTorch, and most others, leave this in the groups: a sign of one that was made before us.
-        data["scheduled"] = any("initial_lr" in group for group in subject.param_groups)
+        about = replace(about, scheduled=any("initial_lr" in group for group in subject.param_groups))
     if isinstance(subject, LRScheduler):
         optimizer = getattr(subject, "optimizer", None)
-        data["optimizer"] = subjects.name("optimizer", optimizer) if isinstance(optimizer, Optimizer) else None
-        data["observed"] = is_wrapped(type(subject).step)
-        data["stepped"] = has_stepped(subject)
+        name = subjects.name("optimizer", optimizer) if isinstance(optimizer, Optimizer) else None
+        observed = is_wrapped(type(subject).step)
+        about = replace(about, optimizer=name, observed=observed, stepped=has_stepped(subject))
     if isinstance(subject, nn.Module):
         own = set(map(id, subject.parameters()))
         held = ((each, map(id, parameters_of(each))) for each in subjects.optimizers())
-        data["optimizers"] = [subjects.name("optimizer", each) for each, ids in held if not own.isdisjoint(ids)]
-    return data
+        names = (subjects.name("optimizer", each) for each, ids in held if not own.isdisjoint(ids))
+        about = replace(about, optimizers=tuple(names))
+    return about

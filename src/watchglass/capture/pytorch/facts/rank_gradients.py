@@ -9,19 +9,20 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from watchglass.capture.deferred_values import DeferredData
 from watchglass.capture.port import Port
 from watchglass.capture.pytorch.events import ForwardCall, Update
 from watchglass.capture.pytorch.facts.copies import Copies, some
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.module_tree import inside, is_compiled, is_wrapper, type_name
 from watchglass.capture.pytorch.step.tensor_hooks import observe_accumulated
-from watchglass.records import Mode
+from watchglass.record import DeferredFact
+from watchglass.records import Mode, facts
 
 #: Elements of each of the two samples, and the least that a parameter has to have.
 _ELEMENTS, _FEWEST = 16, 4
@@ -118,12 +119,9 @@ class RankGradients:
                 continue
             observed.remove()
             if observed.parameter() is parameter:
-                wrapped = dict(zip(_Wrapped._fields, observed.wrapped, strict=True))
-                data: dict[str, Any] = {"processes": processes(), "parameter": name, **wrapped}
-                if place.place.model is not None:
-                    data["model"] = place.place.model
-                make = _samples(data, observed.own, some(parameter.grad, _ELEMENTS))
-                update.step.records.facts.append(("rank_gradients", "backward and update", DeferredData(make)))
+                fact = facts.AveragedGradient(processes(), name, *observed.wrapped, model=place.place.model)
+                make = _with_samples(fact, observed.own, some(parameter.grad, _ELEMENTS))
+                update.step.records.add_fact(DeferredFact(facts.AveragedGradient, make), "backward and update")
 
 
 def processes() -> int:
@@ -141,16 +139,19 @@ def _last_trainable(root: nn.Module) -> Tensor | None:
     return found
 
 
-def _samples(data: dict[str, Any], own: Tensor | None, used: Tensor | None) -> Callable[[], dict[str, Any]]:
-    """Makes the data of the fact; without samples where one of them could not be read."""
+def _with_samples(
+    fact: facts.AveragedGradient, own: Tensor | None, used: Tensor | None
+) -> Callable[[], facts.AveragedGradient]:
+    """Makes the fact; without samples where one of them could not be read."""
     if own is None or used is None or own.shape != used.shape:
-        return lambda: data
+        return lambda: fact
     copies = Copies()
-    places = {"own": copies.add(own), "used": copies.add(used)}
+    places = copies.add(own), copies.add(used)
     copies.send()
 
-    def make() -> dict[str, Any]:
+    def make() -> facts.AveragedGradient:
         values = copies.values()
-        return {**data, **{name: values[place].tolist() for name, place in places.items()}}
+        own_values, used_values = (tuple(values[place].tolist()) for place in places)
+        return replace(fact, own=own_values, used=used_values)
 
     return make

@@ -5,19 +5,19 @@ from __future__ import annotations
 import functools
 import math
 import weakref
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from watchglass.capture.deferred_values import DeferredData
 from watchglass.capture.pytorch.events import ForwardCall, ModuleCall
 from watchglass.capture.pytorch.facts.copies import Copies, CopyPlace, some
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.module_tree import type_name
-from watchglass.record import CapturedRecords
-from watchglass.records import Mode
+from watchglass.record import CapturedRecords, DeferredFact
+from watchglass.records import Mode, facts
 
 #: Modules that are recorded, channels of each that are read, and elements of the input from which its moments come.
 _MOST, _CHANNELS, _ELEMENTS = 64, 256, 1 << 16
@@ -95,29 +95,24 @@ class RunningStatistics:
             momentum = getattr(module, "momentum", None)
             of_input = (None, None) if moments is None else tuple(some(each, _CHANNELS) for each in moments)
             comparable = all(each is not None and each.numel() == mean.numel() for each in of_input)
-            data = {
-                "module": place.path, "type": type_name(module), "training": module.training,
-                "momentum": float(momentum) if isinstance(momentum, (int, float)) else None,
-            }  # fmt: skip
+            known = float(momentum) if isinstance(momentum, (int, float)) else None
+            about = facts.NormalizationState(place.path, type_name(module), module.training, known)
             count = batches.detach().reshape(-1)[:1].clone() if isinstance(batches, Tensor) else None
             given = (mean, variance, *(of_input if comparable else (None, None)), count)
-            rows.append((data, [None if each is None else copies.add(each) for each in given]))
+            rows.append((about, [None if each is None else copies.add(each) for each in given]))
         if rows:
             copies.send()
-            about = {"model_training": root.training}
-            fact = DeferredData(functools.partial(self._data, about, copies, rows))
-            records.facts.append(("running_statistics", "forward", fact))
+            make = functools.partial(self._fact, root.training, copies, rows)
+            records.add_fact(DeferredFact(facts.NormalizationStatistics, make), "forward")
 
-    def _data(self, about: dict[str, Any], copies: Copies, rows: list[Any]) -> dict[str, Any]:
+    def _fact(self, training: bool, copies: Copies, rows: list[Any]) -> facts.NormalizationStatistics:
         values = copies.values()
-        return {
-            **about,
-            "modules": [self._module(data, [_of(values, place) for place in places]) for data, places in rows],
-        }
+        modules = (self._module(about, [_of(values, place) for place in places]) for about, places in rows)
+        return facts.NormalizationStatistics(training, tuple(modules))
 
-    def _module(self, data: dict[str, Any], arrays: list[Any]) -> dict[str, Any]:
+    def _module(self, about: facts.NormalizationState, arrays: list[Any]) -> facts.NormalizationState:
         mean, variance, input_mean, input_variance, batches = arrays
-        before, self._last[data["module"]] = self._last.get(data["module"]), mean
+        before, self._last[about.module] = self._last.get(about.module), mean
         off = ratio = moved = None
         with np.errstate(all="ignore"):
             if before is not None and before.shape == mean.shape:
@@ -125,11 +120,14 @@ class RunningStatistics:
             if input_mean is not None:
                 off = _rms((mean - input_mean) / np.sqrt(np.maximum(input_variance, _LEAST)))
                 ratio = float(np.median(variance / np.maximum(input_variance, _LEAST)))
-        return {
-            **data, "batches": None if batches is None else int(batches[0]),
-            "initial": not mean.any() and bool(np.all(variance == 1)),
-            "moved": _finite(moved), "mean_off": _finite(off), "variance_ratio": _finite(ratio),
-        }  # fmt: skip
+        return replace(
+            about,
+            batches=None if batches is None else int(batches[0]),
+            initial=not mean.any() and bool(np.all(variance == 1)),
+            moved=_finite(moved),
+            mean_off=_finite(off),
+            variance_ratio=_finite(ratio),
+        )
 
 
 def _of(values: dict[CopyPlace, Any], place: CopyPlace | None) -> Any:

@@ -13,20 +13,20 @@ import torch
 from torch import Tensor
 from torch.optim import AdamW, Optimizer
 
-from watchglass.capture.deferred_values import DeferredData
 from watchglass.capture.module_places import ParameterPlace
 from watchglass.capture.pytorch.events import Update
 from watchglass.capture.pytorch.facts.copies import Copies, some
 from watchglass.capture.pytorch.tensors.optimizer_state import holder_of
 from watchglass.capture.update_samples import (
     ELEMENTS,
-    GroupSettings,
     SampledParameter,
     UpdateSamples,
     chosen,
     next_after,
     settings_of,
 )
+from watchglass.record import DeferredFact
+from watchglass.records import facts
 
 #: Optimizers of a process that are sampled: some scripts have one for each parameter.
 _MOST_OPTIMIZERS = 8
@@ -112,8 +112,8 @@ class UpdateSampleFact:
             rows.append((about, places, key == _BIAS_CORRECTED or key == f"max_{_BIAS_CORRECTED}"))
         scale = copies.add(taken.scale.reshape(1)) if isinstance(taken.scale, Tensor) else taken.scale
         copies.send()
-        fact = DeferredData(functools.partial(_data, sampled.computed, since, groups, rows, copies, scale))
-        update.step.records.facts.append(("update_sample", type(update.optimizer).__name__, fact))
+        make = functools.partial(_sample, sampled.computed, since, groups, rows, copies, scale)
+        update.step.records.add_fact(DeferredFact(facts.UpdateSample, make), type(update.optimizer).__name__)
 
     #: Lines of the script do the same without an optimizer.
     script_update_began, script_update_ended = update_began, update_ended
@@ -140,10 +140,10 @@ class UpdateSampleFact:
 _NONE = (np.empty(0), np.empty(0), np.empty(0))
 
 
-def _data(
-    computed: UpdateSamples, since: int | None, groups: list[tuple[GroupSettings, Any]], rows: list[Any],
+def _sample(
+    computed: UpdateSamples, since: int | None, groups: list[tuple[facts.UpdateGroup, Any]], rows: list[Any],
     copies: Copies, scale: Any,
-) -> dict[str, Any]:  # fmt: skip
+) -> facts.UpdateSample:  # fmt: skip
     values = copies.values()
 
     def number(place: Any) -> float | None:
@@ -160,7 +160,7 @@ def _data(
                 step=float(values[step][0]) if corrected and step is not None else None,
             )
         )  # fmt: skip
-    return computed.data(since, settings, parameters)
+    return computed.sample(since, settings, parameters)
 
 
 def _moment_of(state: Any) -> tuple[str, Tensor | None, Tensor | None]:
@@ -177,7 +177,7 @@ def _moment_of(state: Any) -> tuple[str, Tensor | None, Tensor | None]:
     return "", None, None
 
 
-def _settings(optimizer: Optimizer, group: Mapping[str, Any], copies: Copies) -> tuple[GroupSettings, Any]:
+def _settings(optimizer: Optimizer, group: Mapping[str, Any], copies: Copies) -> tuple[facts.UpdateGroup, Any]:
     """Settings of a group, and the place of a learning rate that is a tensor."""
     settings = settings_of(group, decoupled=isinstance(optimizer, _DECOUPLED))
     rate = group.get("lr")

@@ -46,7 +46,7 @@ class Rerun:
         self._port = current.port
         self._weights = weights
 
-    def of_forward(self, step: OpenStep, start: Any, lines: Lines) -> facts.FirstBadModule:
+    def of_forward(self, step: OpenStep, start: Any, lines: Lines) -> facts.FirstBadPlace:
         """Why the loss is not finite, as data of a fact.
 
         Args:
@@ -86,7 +86,7 @@ class Rerun:
         output = self._current.output() if self._current.output is not None else None
         return [] if output is None or output.grad_fn is None else [output.grad_fn]
 
-    def of_backward(self, step: OpenStep, bad: Sequence[str]) -> facts.FirstBadModule:
+    def of_backward(self, step: OpenStep, bad: Sequence[str]) -> facts.FirstBadPlace:
         """Why these parameters' gradients are not finite although the loss is, as data of a fact.
 
         Raises:
@@ -190,7 +190,7 @@ def _heads(
     raise RefusedError("the gradient of the loss is unknown")
 
 
-def _reported(found: Found, by: str) -> facts.FirstBadModule:
+def _reported(found: Found, by: str) -> facts.FirstBadPlace:
     if not by:
         found = found._replace(sentence=found.sentence + _UNVERIFIED)
     return found.fact("rerun", verified=by)

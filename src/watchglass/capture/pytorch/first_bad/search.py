@@ -178,7 +178,7 @@ class FirstBadModule:
         if self._next_steps.on:
             self._next_steps.updated(step, type(optimizer).__name__)
 
-    def _answer(self, step: OpenStep, source: str, answer: facts.FirstBadModule) -> None:
+    def _answer(self, step: OpenStep, source: str, answer: facts.FirstBadPlace) -> None:
         self._done = True
         self._current.looks_at_loss = None
         step.records.add_fact(answer, source)
@@ -188,16 +188,16 @@ class FirstBadModule:
     def _later(self, step: OpenStep, source: str, find: Callable[[], Found | None]) -> None:
         """Record the answer of the recorder's thread, unless there is one already."""
 
-        def make() -> facts.FirstBadModule | None:
+        def make() -> facts.FirstBadPlace | None:
             found = None if self._late else find()
             if found is None:
                 return None
             self._late = True
             return found.fact("flags", refused=_LATE)
 
-        step.records.add_fact(DeferredFact(facts.FirstBadModule, make), source)
+        step.records.add_fact(DeferredFact(facts.FirstBadPlace, make), source)
 
-    def _poisoned(self, step: OpenStep) -> facts.FirstBadModule | None:
+    def _poisoned(self, step: OpenStep) -> facts.FirstBadPlace | None:
         bad = self._weights.bad()
         if bad is None:
             return None

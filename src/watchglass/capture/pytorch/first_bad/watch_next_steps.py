@@ -126,7 +126,7 @@ class NextStepsWatch:
         self._forget()
         number, writer = step.mode_step, self._updated
 
-        def make() -> facts.FirstBadModule | None:
+        def make() -> facts.FirstBadPlace | None:
             if self._answered:
                 return None
             arrive()
@@ -146,7 +146,7 @@ class NextStepsWatch:
             self._answered = True
             return found.fact("next_steps", step=number)
 
-        later = DeferredFact(facts.FirstBadModule, make)
+        later = DeferredFact(facts.FirstBadPlace, make)
         (step.records if records is None else records).add_fact(later, "modules")
 
     def updated(self, step: OpenStep, optimizer: str) -> None:

@@ -31,7 +31,7 @@ from watchglass.capture.pytorch.modules.module_tree import is_compiled
 from watchglass.capture.pytorch.training_state import TrainingState
 from watchglass.capture.wrappers_importlib_bootstrap import around
 from watchglass.config import chosen_facts
-from watchglass.records import PHASE_NAMES
+from watchglass.records import PHASE_NAMES, facts
 
 #: Steps in a row that are observed; captured steps before the first of them, and how many times as many there are
 #: before the next ones: Python caches no methods of a class that has changed too often.
@@ -162,13 +162,9 @@ class TensorReads:
             return
         self._end()
         most = sorted(look.lines.items(), key=lambda each: (-each[1].waited_ns, each[0]))[:_MOST_LINES]
-        reads = [
-            {"at": place, "call": name, "device": device, "phase": phase, "count": line.count,
-             "seconds": line.waited_ns / 1e9}
-            for (place, name, device, phase), line in most
-        ]  # fmt: skip
-        data = {"seconds": (monotonic_ns() - look.begun_ns) / 1e9, "complete": not look.ended, "reads": reads}
-        self._port.records.current().facts.append(("tensor_reads", "Tensor", data))
+        reads = tuple(facts.ReadLine(*where, line.count, line.waited_ns / 1e9) for where, line in most)
+        fact = facts.ReadLines((monotonic_ns() - look.begun_ns) / 1e9, not look.ended, reads)
+        self._port.records.current().add_fact(fact, "Tensor")
         if self._left:
             self._begin(optimizer)
 

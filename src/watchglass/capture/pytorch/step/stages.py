@@ -96,7 +96,7 @@ class TrainingStages:
             return
         stage.since = step.mode_step
         stage_of = model if self._models.seen > 1 else None
-        step.records.add_fact(facts.Stage(begins, len(trained), stage_of), type(optimizer).__name__)
+        step.records.add_fact(facts.StageBegin(begins, len(trained), stage_of), type(optimizer).__name__)
 
     @staticmethod
     def _begins(stage: _Stage, update: tuple[str, frozenset[int]], data: int | None, *, lasted: int, new: bool) -> str:
