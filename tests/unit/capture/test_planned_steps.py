@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 from watchglass.capture.initialization import initialization
 from watchglass.capture.planned_steps import planned_steps
 from watchglass.capture.pytorch.saving.reduce import symmetry_of
+from watchglass.records import facts
 
 
 class Refusing(dict[str, Any]):
@@ -48,7 +49,7 @@ def test_a_number_is_found_past_objects_that_cannot_be_read() -> None:
     args, cfg = Proxy(), Refusing()
     num_steps = Proxy()
     found = planned_steps(inspect.currentframe())
-    assert found == {"steps": 30, "source": "cfg.max_steps"}
+    assert found == facts.PlannedSteps(30, "cfg.max_steps")
     del args, cfg, num_steps
 
 
@@ -60,7 +61,7 @@ def test_a_loader_of_no_length_is_passed_over() -> None:
         del epochs, train_loader, loader, model
         return found
 
-    assert script() == {"steps": 12, "source": "epochs x len(loader)"}
+    assert script() == facts.PlannedSteps(12, "epochs x len(loader)")
 
 
 class Unreadable(torch.Tensor):
