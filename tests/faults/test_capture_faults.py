@@ -177,13 +177,13 @@ def test_a_recorder_that_breaks_is_reported_and_the_training_goes_on(
 
     model = network()
     watched = watchglass.Hook(tmp_path / "run", open_store=Broken, flush_interval_s=0.01)
-    attach(watched, loop("torch"), model)
+    attach(watched.port, loop("torch"), model)
     with caplog.at_level(logging.WARNING, "watchglass"), watched:
         assert train(model, 40) == expected
         until(lambda: bool(caplog.records))
-        held = watched.cost.report()["peak_bytes"]
+        held = watched.port.cost.report()["peak_bytes"]
         train(model, 40)
-        assert watched.cost.report()["peak_bytes"] == held, "no thread would take them out again"
+        assert watched.port.cost.report()["peak_bytes"] == held, "no thread would take them out again"
     assert ["recording stopped" in record.message for record in caplog.records] == [True]
 
 

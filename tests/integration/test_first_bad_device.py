@@ -16,6 +16,8 @@ from devices.fake_device import FakeDevice, OnDevice, move
 from failing import Guard, Poisoned, Training, network, to_nan
 from watchglass import open_run
 from watchglass.capture.pytorch.device.readback import DeviceRows
+from watchglass.record.merging import settled
+from watchglass.records import FACTS
 
 LATE = "on a device the loss is read after the update has changed the weights"
 
@@ -49,7 +51,7 @@ def waits() -> Iterator[list[str]]:
 
 def promptly_read(hook: watchglass.Hook) -> None:
     """As if the recorder's thread read each step before the next one begins."""
-    hook.port.on_finished.append(lambda step: step.facts() and None)
+    hook.port.on_finished.append(lambda step: settled(FACTS, step.records.facts) and None)
 
 
 def facts_of(path: Path, training: DeviceTraining, spoilt: set[int], steps: int) -> list[dict[str, Any]]:

@@ -24,6 +24,9 @@ from watchglass.capture.pytorch import PyTorchAdapter
 from watchglass.run import summaries
 from watchglass.testing.rule_suite import views_of
 
+# Where anything was compiled in the process no batch joins.
+pytestmark = pytest.mark.own_process
+
 #: A batch never pays for a step of its own: after the first ones, as many make a step as may.
 JOINS = CaptureLimits(whole_batches=64, batch_ns=1 << 50)
 #: Each batch is a step.

@@ -15,6 +15,7 @@ from train_twice import train
 from waiting import until
 from watchglass import open_run
 from watchglass.record import CapturedRecords
+from watchglass.records import RAW
 
 pytestmark = pytest.mark.own_process
 
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.own_process
 def held() -> int:
     """Raw tensors that steps hold."""
     gc.collect()
-    return sum(len(found.raw) for found in gc.get_objects() if type(found) is CapturedRecords)
+    return sum(len(found.rows.get(RAW, ())) for found in gc.get_objects() if type(found) is CapturedRecords)
 
 
 def test_raw_tensors_go_once_they_are_written(tmp_path: Path) -> None:

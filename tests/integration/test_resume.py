@@ -194,7 +194,7 @@ def test_where_no_counter_shows_it_the_weights_do(name: str, tmp_path: Path) -> 
     _, second = attempt(NOT_COUNTING[name], run, state, 6)
     tables = read(run)
     assert steps(tables[1]) == list(range(6))
-    assert resumed(tables[1]) == [{"start_step": None, "source": "unknown"}]
+    assert resumed(tables[1]) == [{"source": "unknown"}]
     lineage = trace(tables)
     assert lineage.parts == (StepRange(0, 0, SAVED), StepRange(1, SAVED, None, SAVED))
     assert lineage.seams[0].source == "weights"
@@ -279,7 +279,7 @@ def test_what_is_no_counter_is_not_taken_for_one(nonsense: float, tmp_path: Path
             training.step()
     tables = read(tmp_path / "run")
     assert steps(tables[1]) == [0]
-    assert resumed(tables[1]) == [{"start_step": None, "source": "unknown"}]
+    assert resumed(tables[1]) == [{"source": "unknown"}]
 
 
 # Several optimizers
@@ -300,7 +300,7 @@ def test_where_optimizers_may_take_turns_nothing_is_reported(tmp_path: Path) -> 
     def in_turns(training: Training) -> torch.optim.Optimizer:
         return torch.optim.Adam(stranger.parameters(), lr=0.01)
 
-    assert _two_optimizers(tmp_path / "run", in_turns) == [{"start_step": None, "source": "unknown"}]
+    assert _two_optimizers(tmp_path / "run", in_turns) == [{"source": "unknown"}]
 
 
 def test_an_optimizer_that_was_deleted_does_not_count(tmp_path: Path) -> None:
@@ -383,7 +383,7 @@ def test_a_scheduler_that_may_count_epochs_is_not_believed(tmp_path: Path) -> No
         scheduler.step()
         with watchglass.watch(training.model, run=tmp_path / "run"):
             training.step()
-    assert resumed(read(tmp_path / "run")[1]) == [{"start_step": None, "source": "unknown"}]
+    assert resumed(read(tmp_path / "run")[1]) == [{"source": "unknown"}]
 
 
 def test_a_first_update_that_a_scaler_skips_has_the_number_too(tmp_path: Path) -> None:
@@ -427,7 +427,7 @@ def test_a_counter_that_never_comes_is_given_up(tmp_path: Path) -> None:
     attempt(COUNTING["Adam"], tmp_path / "run", state, 80, Slow(1 << 30))
     tables = read(tmp_path / "run")[1]
     assert steps(tables) == list(range(80))
-    assert resumed(tables) == [{"start_step": None, "source": "unknown"}]
+    assert resumed(tables) == [{"source": "unknown"}]
 
 
 def test_a_device_is_not_waited_for(tmp_path: Path) -> None:

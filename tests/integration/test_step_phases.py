@@ -107,7 +107,7 @@ def watched(path: Path, clock: FakeClock | None = None, hook: type[Hook] = Hook,
     """A hook that records phases; without the sampler's process, which ``watch`` would start."""
     made = hook(path, profiler=profiler, save_interval=16, strict=True)
     if clock is not None:
-        made.phase_clock = clock.monotonic_ns
+        made.port.phase_clock = clock.monotonic_ns
     PyTorchAdapter(made.port, discover=True)
     return made
 
@@ -184,9 +184,10 @@ def test_most_steps_were_on_the_fast_path(tmp_path: Path) -> None:
     counted: list[tuple[Any, ...]] = []
 
     class Counting(Hook):
-        def steady_step(self, *arguments: Any) -> None:
-            counted.append(arguments)
-            super().steady_step(*arguments)
+        def __init__(self, *arguments: Any, **settings: Any) -> None:
+            super().__init__(*arguments, **settings)
+            steady, step = self.port.steady, self.port.steady.step
+            steady.step = lambda *values: (counted.append(values), step(*values))  # type: ignore[assignment]
 
     trained(tmp_path / "run", nn.Linear(4, 2), DataLoader(Slow(None, STEPS)), hook=Counting)
     assert len(counted) > STEPS / 2

@@ -187,7 +187,9 @@ def test_backwards_without_an_update_are_no_steps_but_a_fact(tmp_path: Path) -> 
     run = found(tmp_path / "run", training)
     assert len(run.steps()) <= 1
     (fact,) = run.facts("unstepped_backwards")
-    assert fact.data == {"backwards": STEPS, "reason": "no optimizer stepped", "optimizer": "SGD"}
+    assert {key: value for key, value in fact.data.items() if value} == {
+        "backwards": STEPS, "reason": "no optimizer stepped", "optimizer": "SGD"
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("count", [1, 3])
