@@ -62,17 +62,19 @@ class SavedValues:
             return
         elements = numbers.elements
         tensor_id = self._ids.of(name, lambda: self._described(name, numbers, role, tags))
+        # Apart from what is captured, which is dropped where a step turns out not to be captured.
         records = self._pending.saved()
+        saved = records.saved
         rows, histograms = computed(elements, lambda array: of_array(array)[None]), None
         if keep.histogram and not numbers.is_complex:
             histograms = computed(elements, lambda array: histograms_of([array]))
-        records.rows[STATISTICS].append(Captured([tensor_id], rows, histograms=histograms))
+        saved.setdefault(STATISTICS, []).append(Captured([tensor_id], rows, histograms=histograms))
         for wanted in keep.reductions:
             number = computed(elements, functools.partial(exact_reduction, reduction=wanted))
-            records.rows[REDUCTIONS].append((tensor_id, wanted, number))
+            saved.setdefault(REDUCTIONS, []).append((tensor_id, wanted, number))
         if keep.raw:
             copied: Any = elements.copy() if isinstance(elements, np.ndarray) else elements
-            records.rows[RAW].append(RawTensor(tensor_id, copied))
+            saved.setdefault(RAW, []).append(RawTensor(tensor_id, copied))
         if keep.shape:
             records.add_fact(facts.TensorShape(name, tuple(numbers.shape)), "save_tensor")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from watchglass.record.deferred_facts import DeferredFact
-from watchglass.records import FACTS, DeclaredFact, GivenUp, Mode, Role, Row, RowKind
+from watchglass.records import FACTS, SCALARS, DeclaredFact, GivenUp, Mode, Role, RowKind
 
 
 class Readback(Protocol):
@@ -49,13 +49,13 @@ class CapturedRecords:
             to files. Rows of a step with one key are joined as their kind declares.
         series: ``(name, role, weight, value)``: scalars of the model that the step turns out to belong to.
         if_evaluated: As ``series``, recorded if the step turns out to be an evaluation, which they do not show.
-        saved: Rows about tensors, by the script: they count instead of what is recorded of the same tensors.
+        saved: Rows by the script; its numbers count instead of what is recorded of the same tensors.
     """
 
     rows: defaultdict[RowKind, list[Any]] = field(default_factory=lambda: defaultdict(list))
     series: list[tuple[str, Role, float, Any]] = field(default_factory=list)
     if_evaluated: list[tuple[str, Role, float, Any]] = field(default_factory=list)
-    saved: dict[RowKind, list[Row]] = field(default_factory=dict)
+    saved: dict[RowKind, list[Any]] = field(default_factory=dict)
 
     @property
     def facts(self) -> list[Any]:
@@ -72,10 +72,13 @@ class CapturedRecords:
         self.facts.append((fact.KIND, source, fact))
 
     def take_saved(self) -> None:
-        """Let the numbers that the script saved count instead of those that were recorded."""
+        """Add what the script saved; its numbers count instead of those that were recorded."""
         for kind, rows in self.saved.items():
-            by_script = {row[0] for row in rows}
-            self.rows[kind] = [row for row in self.rows[kind] if row[0] not in by_script] + rows
+            recorded = self.rows[kind]
+            if kind is SCALARS:
+                by_script = {row[0] for row in rows}
+                recorded = [row for row in recorded if row[0] not in by_script]
+            self.rows[kind] = recorded + rows
         self.saved = {}
 
     def give_up(self, most: GivenUp) -> Counter[GivenUp]:
