@@ -1,26 +1,45 @@
-"""docs/facts.md names every kind of fact, with the cost that the code states, and all of their data."""
+"""docs/facts.md has the tables that the declarations of facts give, and describes every field of every kind."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
+import runpy
 from pathlib import Path
 
 from watchglass.config import FACTS
 
-DOCS = Path(__file__).parents[2] / "docs"
-TEXT = (DOCS / "facts.md").read_text(encoding="utf-8")
-ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in TEXT.splitlines() if line.startswith("| `")]
+ROOT = Path(__file__).parents[2]
+TABLES = runpy.run_path(str(ROOT / "tools" / "fact_tables.py"))
+TEXT = (ROOT / "docs" / "facts.md").read_text(encoding="utf-8")
 
 
-def test_the_table_is_that_of_the_code() -> None:
-    table = {cells[0].strip("`"): (cells[1], cells[4]) for cells in ROWS if len(cells) == 5}
-    assert table == {name: (kind.help, kind.cost) for name, kind in FACTS.items()}
+def test_the_tables_are_those_of_the_declarations() -> None:
+    assert TABLES["written"](TEXT) == TEXT, "run python tools/fact_tables.py"
+
+
+def test_a_kind_that_can_be_switched_says_where_it_comes_from_when_and_at_which_cost() -> None:
+    bare = [
+        name for name, kind in FACTS.items() if not (kind.declared.FROM and kind.declared.WHEN and kind.declared.COST)
+    ]
+    assert bare == []
+    assert {kind.declared.KIND: name for name, kind in FACTS.items()} == {name: name for name in FACTS}
+
+
+def test_every_field_of_every_kind_is_described() -> None:
+    unknown = {}
+    for name, kind in TABLES["kinds"]().items():
+        described = {each for names in TABLES["paragraphs"](kind)[2] for each in names.split(", ")}
+        declared = {field.name for field in dataclasses.fields(kind)}
+        if described != declared:
+            unknown[name] = described ^ declared
+    assert unknown == {}
 
 
 def test_every_kind_is_described() -> None:
-    described = set(re.findall(r"\*\*(\w+)\*\*:", TEXT))
-    assert described == set(FACTS)
+    described = set(re.findall(r"^\*\*(\w+)\*\*:", TEXT, re.MULTILINE))
+    assert described | {"rows_seen_in_training"} == set(TABLES["kinds"]())
 
 
 def test_the_run_format_lists_them() -> None:
-    assert all(f"`{name}`" in (DOCS / "run-format.md").read_text(encoding="utf-8") for name in FACTS)
+    assert all(f"`{name}`" in (ROOT / "docs" / "run-format.md").read_text(encoding="utf-8") for name in FACTS)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from watchglass.record import Readback
+from watchglass.records import facts
 from watchglass.stats import column_correlations
 
 #: Runs, and elements of a run. Smaller tensors are taken whole.
@@ -171,17 +172,17 @@ def first_of_each_kind(samples: Sequence[Sample]) -> list[Sample]:
     return [*floats[:1], *integers[:1]]
 
 
-def hashed(batches: Sequence[Sequence[Sample]]) -> dict[str, Any]:
-    """Data of a ``batch`` fact about some batches. For the recorder's thread."""
+def hashed(batches: Sequence[Sequence[Sample]]) -> facts.BatchInputs:
+    """The fact about some batches. For the recorder's thread."""
     first = batches[0]
-    return {
-        "hashes": [hash_of(samples) for samples in batches],
+    return facts.BatchInputs(
+        tuple(hash_of(samples) for samples in batches),
         # For each batch the tensor that varies most, and of these the least: near 0, equal hashes prove nothing.
-        "varied": min(max((taken.varied() for taken in samples), default=0) for samples in batches),
-        "shapes": {taken.path: list(taken.shape) for taken in first},
-        "sampled": sum(taken.size for taken in first),
-        "elements": sum(taken.total for taken in first),
-    }
+        int(min(max((taken.varied() for taken in samples), default=0) for samples in batches)),
+        {taken.path: tuple(taken.shape) for taken in first},
+        sum(taken.size for taken in first),
+        sum(taken.total for taken in first),
+    )
 
 
 def positions(arange: Any, total: int, limit: int = LIMIT, **where: Any) -> Any:

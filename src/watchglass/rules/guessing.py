@@ -27,31 +27,31 @@ _MOST_LOADERS = 8
 Pool = dict[str, Any]
 
 
-def pool_of(pools: dict[str, Pool], data: Mapping[str, Any]) -> Pool:
+def pool_of(pools: dict[str, Pool], sketch: facts.TargetSketch) -> Pool:
     """The pool of the loss that a sketch is about; made at its first."""
-    key = f"{data.get('function')}/{data.get('number')}"
-    first = {"function": str(data.get("function")), "sketches": 0, "rows": 0, "counts": {}, "kind": ""}
+    key = f"{sketch.function}/{sketch.number}"
+    first = {"function": sketch.function, "sketches": 0, "rows": 0, "counts": {}, "kind": ""}
     return pools.setdefault(key, first)
 
 
-def add_targets(pool: Pool, data: Mapping[str, Any]) -> None:
-    """Add a ``target_sketch``."""
-    rows = int(data.get("rows") or 0)
+def add_targets(pool: Pool, sketch: facts.TargetSketch) -> None:
+    """Add a sketch."""
+    rows = sketch.rows
     pool["sketches"] += 1
     pool["rows"] += rows
-    pool["columns"] = data.get("columns")
-    kind = str(data.get("kind", ""))
+    pool["columns"] = sketch.columns
+    kind = sketch.kind
     # One batch of zeros and ones does not make labels of values.
     pool["kind"] = "values" if "values" in (kind, pool["kind"]) else kind or pool["kind"]
     for name in ("smoothing", "weighted", "positive_weight"):
-        if name in data:
-            pool[name] = data[name]
+        if (given := getattr(sketch, name)) is not None:
+            pool[name] = given
     counts = pool["counts"]
-    for value, number in data.get("counts") or ():
+    for value, number in sketch.counts or ():
         if str(value) in counts or len(counts) < _MOST_CLASSES:
             counts[str(value)] = counts.get(str(value), 0) + number
-    means = (data.get("units") or {}).get("mean") or [data.get("mean")]
-    if None not in means:
+    means = sketch.units.mean if sketch.units is not None else () if sketch.mean is None else (sketch.mean,)
+    if means:
         before = pool.get("means") or [0.0] * len(means)
         if len(before) == len(means):
             pool["means"] = [old + rows * new for old, new in zip(before, means, strict=True)]
@@ -141,14 +141,13 @@ def follow_calls(calls: dict[str, Any], view: StepView) -> None:
     for stretch in view.stretches:
         if stretch.mode is Mode.EVAL and "loss" not in stretch.means:
             calls["unjudged"] = calls.get("unjudged", 0) + 1
-    for fact in view.facts("input_sketch")[:1]:
-        shape = fact.data.get("shape")
-        if shape:
+    for sketch in view.facts(facts.InputSketch)[:1]:
+        if sketch.shape:
             mode = "trained" if view.mode is Mode.TRAIN else "evaluated"
-            calls[mode] = max(shape[0], calls.get(mode, 0))
-    for fact in view.facts("data_loader"):
-        size, sizes = fact.data.get("batch_size"), calls.setdefault("loaded", [])
-        if isinstance(size, int) and size not in sizes and len(sizes) < _MOST_LOADERS:
+            calls[mode] = max(sketch.shape[0], calls.get(mode, 0))
+    for loader in view.facts(facts.LoaderSettings):
+        size, sizes = loader.batch_size, calls.setdefault("loaded", [])
+        if size is not None and size not in sizes and len(sizes) < _MOST_LOADERS:
             sizes.append(size)
 
 

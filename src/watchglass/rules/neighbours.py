@@ -7,11 +7,11 @@ reverse proves nothing, because pixels and tokens of samples of one kind can be 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from watchglass.records import facts
 from watchglass.rules import guessing
 from watchglass.tables import StepView
 
@@ -30,12 +30,12 @@ Compared = list[list[float]]
 
 def remember(compared: Compared, view: StepView) -> None:
     """Append the sketches of a step, in place."""
-    for fact in view.facts("output_sketch"):
-        found: Any = fact.data.get("neighbours")
-        if found and fact.data.get("number") == 1:
-            rows, spread = fact.data.get("rows", 0), float(fact.data.get("constant_error") or 0.0)
+    for sketch in view.facts(facts.OutputSketch):
+        found = sketch.neighbours
+        if found is not None and sketch.number == 1:
+            rows, spread = sketch.rows, sketch.constant_error or 0.0
             variance = spread * rows / (rows - 1) if rows > 1 else 0.0
-            compared.append([found["rows"], found["targets"], found["errors"], variance, view.model_step])
+            compared.append([found.rows, found.targets, found.errors, variance, view.model_step])
 
 
 def targets_agree(compared: Compared) -> float | None:

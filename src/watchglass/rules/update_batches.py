@@ -21,10 +21,9 @@ def follow_batches(view: StepView, known: dict[str, Any]) -> None:
         rounds = rounds_of(calls)
         if rounds:
             known["backwards"] = max(rounds, key=lambda each: each.times).calls.count("backward")
-    for fact in view.facts("data_loader"):
-        size = fact.data.get("batch_size")
-        if type(size) is int:
-            known["batch_sizes"] = sorted({*known.get("batch_sizes", ()), size})
+    for loader in view.facts(facts.LoaderSettings):
+        if loader.batch_size is not None:
+            known["batch_sizes"] = sorted({*known.get("batch_sizes", ()), loader.batch_size})
 
 
 def samples_of_update(view: StepView, known: dict[str, Any]) -> int | None:
@@ -33,8 +32,7 @@ def samples_of_update(view: StepView, known: dict[str, Any]) -> int | None:
     The first axis of the model's first input counts them. With recurrent layers, and with inputs of one axis, it may
     be another one, and counts only where a data loader makes batches of that size.
     """
-    given = [fact.data for fact in view.facts("batch") if "workers" not in fact.data]
-    shapes: list[list[int]] = [next(iter(data["shapes"].values()), []) for data in given]
+    shapes = [batch.shape for batch in view.facts(facts.BatchInputs) if not batch.of_epoch]
     if not shapes or not all(shapes):
         return None
     sizes = [int(shape[0]) for shape in shapes]

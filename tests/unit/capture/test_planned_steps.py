@@ -78,6 +78,6 @@ def test_a_weight_that_cannot_be_read_leaves_the_others_their_numbers() -> None:
     strange = torch.ones(3, 2).as_subclass(Unreadable)
     weights = {"strange": strange, "plain": nn.Parameter(torch.eye(3))}
     read = {name: (tuple(weight.shape), symmetry_of(weight)) for name, weight in weights.items()}
-    tensors = initialization(read, {})["tensors"]
-    assert tensors["strange"] == {"shape": [3, 2], "fan_in": 2, "fan_out": 3}
-    assert tensors["plain"]["std"] > 0
+    tensors = initialization(read, None).tensors
+    assert tensors["strange"] == facts.InitialWeight((3, 2), 2, 3)
+    assert (tensors["plain"].std or 0) > 0

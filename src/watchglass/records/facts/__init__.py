@@ -8,6 +8,11 @@ from typing import TYPE_CHECKING
 from watchglass.lazy_imports import lazily
 
 if TYPE_CHECKING:
+    from watchglass.records.facts.batches import (
+        BatchInputs as BatchInputs,
+        LoaderSettings as LoaderSettings,
+        RowsSeen as RowsSeen,
+    )
     from watchglass.records.facts.calls import (
         CalledObject as CalledObject,
         Calls as Calls,
@@ -82,6 +87,15 @@ if TYPE_CHECKING:
         OptimizerSettings as OptimizerSettings,
         PlannedSteps as PlannedSteps,
         StageBegin as StageBegin,
+    )
+    from watchglass.records.facts.sketches import (
+        Correlated as Correlated,
+        InputSketch as InputSketch,
+        Neighbours as Neighbours,
+        OutputSketch as OutputSketch,
+        SketchedPadding as SketchedPadding,
+        SketchedUnits as SketchedUnits,
+        TargetSketch as TargetSketch,
     )
     from watchglass.records.facts.updates import (
         BypassedUpdates as BypassedUpdates,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity
+from watchglass.records import Finding, Mode, Severity, facts
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView
@@ -41,17 +41,16 @@ class CheckInputImages(Rule):
         """A finding once enough images were sketched."""
         if view.mode is not Mode.TRAIN:
             return
-        for fact in view.facts("input_sketch"):
-            channels, shape = fact.data.get("channels"), fact.data.get("shape", ())
-            if channels and len(shape) == 4:
-                self._add(channels["mean"], channels["std"], shape[0])
+        for sketch in view.facts(facts.InputSketch):
+            if sketch.channels is not None and len(sketch.shape) == 4:
+                self._add(sketch.channels.mean, sketch.channels.std, sketch.shape[0])
                 yield from self._judge(view)
 
     def applicable(self, view: StepView) -> str:
         """Not for models without images."""
         return "" if self.images else "no input is a batch of images"
 
-    def _add(self, means: list[float], stds: list[float], images: int) -> None:
+    def _add(self, means: Sequence[float], stds: Sequence[float], images: int) -> None:
         if len(self.means) != len(means):
             self.images, self.means, self.squares = 0, [0.0] * len(means), [0.0] * len(means)
         self.images += images

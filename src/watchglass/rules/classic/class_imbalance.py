@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity, in_percent, loss_kind
+from watchglass.records import Finding, Mode, Severity, facts, in_percent, loss_kind
 from watchglass.rules import guessing
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -57,18 +57,17 @@ class ClassImbalance(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """Findings of the calibration that does not wait for the end."""
-        for fact in view.facts("output_sketch"):
-            if "confusion" in fact.data and len(fact.data.get("shape", ())) <= 2:
+        for output in view.facts(facts.OutputSketch):
+            if output.confusion is not None and len(output.shape) <= 2:
                 kept = self.errors.setdefault(view.mode.name, [])
-                kept[:] = [*kept, [view.train_step, fact.data["confusion"]]][-_MOST_SKETCHES:]
+                kept[:] = [*kept, [view.train_step, list(map(list, output.confusion))]][-_MOST_SKETCHES:]
         if view.mode is not Mode.TRAIN:
             return
-        for fact in view.facts("target_sketch"):
-            data = fact.data
-            if data.get("kind") in _KINDS and len(data.get("shape", ())) <= 2 and data.get("columns", 0) <= 64:
-                guessing.add_targets(guessing.pool_of(self.pools, data), data)
-                for label, rows in data.get("counts") or ():
-                    many = rows >= max(_TOGETHER, _MAJORITY * (data.get("rows") or 0))
+        for sketch in view.facts(facts.TargetSketch):
+            if sketch.kind in _KINDS and len(sketch.shape) <= 2 and sketch.columns <= 64:
+                guessing.add_targets(guessing.pool_of(self.pools, sketch), sketch)
+                for label, rows in sketch.counts or ():
+                    many = rows >= max(_TOGETHER, _MAJORITY * sketch.rows)
                     if many and int(label) not in self.together:
                         self.together.append(int(label))
         if self.harm < 0:

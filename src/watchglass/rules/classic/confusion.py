@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity, in_percent
+from watchglass.records import Finding, Mode, Severity, facts, in_percent
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView
@@ -47,8 +47,8 @@ class Confusion(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """Keeps the errors of a step; a finding where each is judged alone."""
-        for fact in view.facts("output_sketch"):
-            found = fact.data.get("confusion")
+        for sketch in view.facts(facts.OutputSketch):
+            found = list(map(list, sketch.confusion or ()))
             if not found:
                 continue
             kept = self.sketches.setdefault(view.mode.name, [])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity, in_percent
+from watchglass.records import Finding, Mode, Severity, facts, in_percent
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView
@@ -46,26 +46,26 @@ class CorrelatedFeatures(Rule):
         """A finding at a sketched step with enough rows."""
         if view.mode is not Mode.TRAIN:
             return
-        for fact in view.facts("input_sketch"):
-            found = fact.data.get("correlations")
-            if not found or found["rows"] < _ROWS or found["features"] < _FEATURES:
+        for sketch in view.facts(facts.InputSketch):
+            found = sketch.correlations
+            if found is None or found.rows < _ROWS or found.features < _FEATURES:
                 continue
             self.tables += 1
-            if found["share"] <= self.share:
+            if found.share <= self.share:
                 continue
-            severe = found["share"] > self.most and found["features"] >= self.features
+            severe = found.share > self.most and found.features >= self.features
             yield self.finding(
                 view,
                 severity=Severity.WARNING if severe else Severity.INFO,
-                subject=str(fact.data.get("tensor")),
-                value=found["share"],
+                subject=sketch.tensor,
+                value=found.share,
                 limit=self.most if severe else self.share,
                 message=(
-                    f"{in_percent(found['share'])} of the pairs of {found['features']} input features have a "
-                    f"correlation above {_ALIKE}, over {found['rows']} rows"
+                    f"{in_percent(found.share)} of the pairs of {found.features} input features have a "
+                    f"correlation above {_ALIKE}, over {found.rows} rows"
                 ),
                 symptoms=("features_correlated",) if severe else (),
-                evidence={"features": found["features"], "rows": found["rows"], "correlation": _ALIKE},
+                evidence={"features": found.features, "rows": found.rows, "correlation": _ALIKE},
             )
 
     def applicable(self, view: StepView) -> str:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Role, Severity
+from watchglass.records import Finding, Mode, Role, Severity, facts
 from watchglass.rules import course, learning_rates, neighbours, signals
 from watchglass.rules.graph.terms import remember_summed, without_level
 from watchglass.rules.needs import Needs
@@ -114,7 +114,7 @@ class LossNotDecreasing(Rule):
 
     def _remember_calls(self, view: StepView) -> None:
         """Whether the model is called without gradients for the inputs of the same update."""
-        hashes = [name for fact in view.facts("batch") for name in fact.data.get("hashes") or ()]
+        hashes = [name for batch in view.facts(facts.BatchInputs) for name in batch.hashes]
         if view.mode is not Mode.TRAIN:
             self.without = [*self.without, *hashes][-_CALLS:]
         else:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from watchglass.config import ParameterError, parameter
-from watchglass.records import Finding, Mode, Severity, in_percent
+from watchglass.records import Finding, Mode, Severity, facts, in_percent
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView
@@ -50,16 +50,15 @@ class NLPSequenceRatio(Rule):
         """A finding once enough sequences were sketched."""
         if view.mode is not Mode.TRAIN:
             return
-        for fact in view.facts("input_sketch"):
-            shape, padding = fact.data.get("shape", ()), fact.data.get("padding")
-            if len(shape) != 2 or "most_common" not in fact.data:
+        for sketch in view.facts(facts.InputSketch):
+            if len(sketch.shape) != 2 or sketch.most_common is None:
                 continue
-            self.sequences += shape[0]
-            common = {str(int(value)): share for value, share in fact.data["most_common"]}
-            if not self.token_values and padding:
-                common = {str(padding["token"]): padding["share"]}
+            self.sequences += sketch.shape[0]
+            common = {str(int(value)): share for value, share in sketch.most_common}
+            if not self.token_values and sketch.padding is not None:
+                common = {str(sketch.padding.token): sketch.padding.share}
             for token in self.token_values or tuple(common):
-                self.shares[token] = self.shares.get(token, 0.0) + shape[0] * common.get(token, 0.0)
+                self.shares[token] = self.shares.get(token, 0.0) + sketch.shape[0] * common.get(token, 0.0)
             if self.sequences >= self.samples:
                 yield from self._judge(view)
 

@@ -166,16 +166,16 @@ class PoorWeightInitialization(Rule):
     def _worse_than_guessing(self, view: StepView) -> str:
         """How the loss starts, where that is far worse than guessing; else ""."""
         guessed, loss = signals.classes(view), next(iter(self.losses), 0.0)
-        for fact in view.facts("output_sketch") if not guessed else ():
+        for sketch in view.facts(facts.OutputSketch) if not guessed else ():
             # A model that computes its loss itself has no accuracy.
-            if loss_kind(str(fact.data.get("function"))).of_classes and fact.data.get("loss") is not None:
-                guessed, loss = int(fact.data.get("columns") or 0), float(fact.data["loss"])
+            if loss_kind(sketch.function).of_classes and sketch.loss is not None:
+                guessed, loss = sketch.columns, sketch.loss
         if guessed and guessed > 1:
             even = math.log(guessed)
             start = f"the loss starts at {loss:.3g}, where guessing gives ln({guessed} classes) = {even:.3g}"
             return start if loss > self.worse * even else ""
-        for fact in view.facts("output_sketch"):
-            error, constant = fact.data.get("squared_error"), fact.data.get("constant_error")
+        for sketch in view.facts(facts.OutputSketch):
+            error, constant = sketch.squared_error, sketch.constant_error
             if error is not None and constant is not None and error > self.worse * constant:
                 # Beside outputs that are this large, targets may be lost in rounding.
                 guess = f", where the mean of the targets gives {constant:.3g}" if constant else ""

@@ -118,12 +118,11 @@ class Underfit(Rule):
         if self.ratios and view.captured:
             self.captured = view.model_step
             self.moved = view.model_step if median(self.ratios[-_LATEST:]) >= _MOVES else self.moved
-        for fact in view.facts("target_sketch"):
-            guessing.add_targets(guessing.pool_of(self.pools, fact.data), fact.data)
-            self.plain &= not (fact.data.get("unreduced") or fact.data.get("helped"))
-            variance = fact.data.get("variance")
-            if isinstance(variance, (int, float)) and len(self.variances) < _VARIANCES:
-                self.variances.append(float(variance))
+        for sketch in view.facts(facts.TargetSketch):
+            guessing.add_targets(guessing.pool_of(self.pools, sketch), sketch)
+            self.plain &= not (sketch.unreduced or sketch.helped)
+            if sketch.variance is not None and len(self.variances) < _VARIANCES:
+                self.variances.append(float(sketch.variance))
         for pool in self.pools.values():
             self.plain &= guessing.is_mean(view, pool["function"]) is not False
         if loss is not None and math.isfinite(loss):

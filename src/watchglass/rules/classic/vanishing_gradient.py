@@ -213,7 +213,7 @@ class VanishingGradient(Rule):
 
         Embeddings are left out: the batch decides which rows get a gradient, and the vocabulary their scale.
         """
-        fact = view.latest_fact("forward_graph")
+        fact = view.latest_fact(facts.ForwardLayers.KIND)
         since, graph = fact.global_step if fact is not None else None, forward.latest(view)
         layers = gradients.part(
             ("layers", since), lambda: np.flatnonzero(_in_layers(gradients) & _body(gradients, graph))

@@ -219,13 +219,17 @@ def latest(view: StepView) -> ForwardGraph:
 
 def at(view: StepView) -> ForwardGraph:
     """The graph, at a TRAIN step at which it, or the kinds of modules, become known; at others an empty one."""
-    new = view.mode is Mode.TRAIN and bool(view.facts(facts.ForwardLayers) or view.facts("model"))
-    return latest(view) if new and view.latest_fact("model") is not None else ForwardGraph(facts.ForwardLayers())
+    new = view.mode is Mode.TRAIN and bool(view.facts(facts.ForwardLayers) or view.facts(facts.ModelDescription))
+    return (
+        latest(view)
+        if new and view.latest_fact(facts.ModelDescription) is not None
+        else ForwardGraph(facts.ForwardLayers())
+    )
 
 
 def at_end(view: StepView) -> ForwardGraph:
     """The graph, at the end of a run in which the kinds of modules never became known; else an empty one."""
-    return latest(view) if view.latest_fact("model") is None else ForwardGraph(facts.ForwardLayers())
+    return latest(view) if view.latest_fact(facts.ModelDescription) is None else ForwardGraph(facts.ForwardLayers())
 
 
 def hidden(view: StepView) -> str:

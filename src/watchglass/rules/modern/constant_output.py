@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity, loss_kind
+from watchglass.records import Finding, Mode, Severity, facts, loss_kind
 from watchglass.rules import guessing, signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -57,13 +57,12 @@ class ConstantOutput(Rule):
         """A finding at a sketched step."""
         if view.mode is not Mode.TRAIN or view.in_turns:
             return
-        targets = {fact.data.get("number"): fact.data for fact in view.facts("target_sketch")}
-        for fact in view.facts("output_sketch"):
-            data = fact.data
-            spread, target = data.get("spread"), targets.get(data.get("number"))
-            if spread is None or data.get("rows", 0) < _ROWS or (target is None and data.get("function")):
+        targets = {sketch.number: sketch for sketch in view.facts(facts.TargetSketch)}
+        for sketch in view.facts(facts.OutputSketch):
+            spread, target = sketch.spread, targets.get(sketch.number)
+            if spread is None or sketch.rows < _ROWS or (target is None and sketch.function):
                 continue
-            key = f"{data.get('function')}/{data.get('number')}"
+            key = f"{sketch.function}/{sketch.number}"
             self.largest[key] = max(self.largest.get(key, 0.0), spread)
             limit, of, large = self._limit(key, target)
             counts = view.model_step >= self.start and not signals.warming_up(view)
@@ -81,17 +80,17 @@ class ConstantOutput(Rule):
         for key in self.latest:
             yield self._finding(view, key)
 
-    def _limit(self, key: str, target: dict[str, Any] | None) -> tuple[float, str, bool]:
+    def _limit(self, key: str, target: facts.TargetSketch | None) -> tuple[float, str, bool]:
         """The spread below which an output is constant, what it is compared with, and whether that is large targets."""
         fallen = self.share * self.largest[key], f"it had been {self.largest[key]:.2g}", False
         if target is None:
             return fallen
-        loss = loss_kind(str(target.get("function")))
+        loss = loss_kind(target.function)
         by_class = loss.of_classes or loss.of_labels
         if by_class:
-            differ = target.get("distinct", 0) > 1 or target.get("spread", 0.0) > _TINY
+            differ = (target.distinct or 0) > 1 or (target.spread or 0.0) > _TINY
             return max((self.logits if differ else 0.0, "the labels differ", False), fallen)
-        spread = target.get("spread", 0.0)
+        spread = target.spread or 0.0
         limit = self.share * spread if spread > _TINY else 0.0
         return max((limit, f"that of the targets is {spread:.2g}", spread > _LARGE_TARGETS), fallen)
 

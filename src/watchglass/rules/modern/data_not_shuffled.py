@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, ModuleKind, Severity, in_percent
+from watchglass.records import Finding, Mode, ModuleKind, Severity, facts, in_percent
 from watchglass.rules import guessing, signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -99,59 +99,59 @@ class DataNotShuffled(Rule):
     def check(self, view: StepView) -> Iterable[Finding]:
         """A finding at a sketched step."""
         guessing.follow_calls(self.calls, view)
-        for fact in view.facts("data_loader"):
+        for loader in view.facts(facts.LoaderSettings):
             if len(self.loaders) < 32:
-                self.loaders[str(fact.data.get("loader"))] = [fact.data.get("sampler"), fact.data.get("batch_size")]
+                self.loaders[loader.loader] = [loader.sampler, loader.batch_size]
         if view.mode is not Mode.TRAIN or view.in_turns:
             return
         self._remember_batch(view)
-        sketches = [fact.data for fact in view.facts("target_sketch")]
+        sketches = view.facts(facts.TargetSketch)
         self.several |= len(sketches) > 1
-        for data in sketches[:1]:
-            key = f"{data.get('function')}/{data.get('number')}"
+        for targets in sketches[:1]:
+            key = f"{targets.function}/{targets.number}"
             self.key = self.key or key
-            if key == self.key and len(data.get("shape", ())) <= 2:
-                self._add_targets(data)
-        for fact in view.facts("input_sketch")[:1]:
-            channels, shape = fact.data.get("channels"), fact.data.get("shape") or [0]
-            if channels and shape[0] >= _ROWS:
-                _add(self.inputs, _units_of(channels), shape[0])
+            if key == self.key and len(targets.shape) <= 2:
+                self._add_targets(targets)
+        for sketch in view.facts(facts.InputSketch)[:1]:
+            rows = sketch.shape[0] if sketch.shape else 0
+            if sketch.channels is not None and rows >= _ROWS:
+                _add(self.inputs, _units_of(sketch.channels), rows)
         if sketches or self.inputs:
             yield from self._judge(view)
 
     def _remember_batch(self, view: StepView) -> None:
-        for fact in view.facts("batch"):
-            if "iterations" not in fact.data:
+        for batch in view.facts(facts.BatchInputs):
+            if batch.iterations is None:
                 continue
-            shape: list[int] = next((each for each in (fact.data.get("shapes") or {}).values() if each), [])
+            shape = next((each for each in batch.shapes.values() if each), ())
             self.rows = shape[0] if shape else 0
             if self.samplers is None:
-                known = [self.loaders[name] for name in fact.data["iterations"] if name in self.loaders]
+                known = [self.loaders[name] for name in batch.iterations if name in self.loaders]
                 self.samplers = [str(sampler) for sampler, size in known if size == self.rows]
             # Single samples, as of a model that acts, and inputs of few different values come again by chance.
-            if self.rows < _ROWS or (fact.data.get("varied") or 0) < _VARIED:
+            if self.rows < _ROWS or batch.varied < _VARIED:
                 continue
-            hashed = " ".join(fact.data["hashes"])
+            hashed = " ".join(batch.hashes)
             if hashed not in self.hashes:
                 self.hashes = [*self.hashes, hashed][-_MOST_BATCHES:]
             elif hashed != self.hashes[-1]:
                 self.again += 1
             return
 
-    def _add_targets(self, data: Mapping[str, Any]) -> None:
-        rows, counts = int(data.get("rows") or 0), data.get("counts")
+    def _add_targets(self, sketch: facts.TargetSketch) -> None:
+        rows = sketch.rows
         if rows < _ROWS:
             return
-        if data.get("kind") == "classes":
-            shares = {int(label): number / rows for label, number in counts or ()}
+        if sketch.kind == "classes":
+            shares = {int(label): number / rows for label, number in sketch.counts or ()}
             _add(self.targets, {label: (share, share * (1 - share)) for label, share in shares.items()}, rows, {})
             return
         # One batch of zeros and ones does not make labels of values.
-        self.labels = data.get("kind") in ("labels", "one_hot") and self.labels is not False
-        units = data.get("units")
-        if data.get("columns") == 1 and "variance" in data:
-            units = {"mean": [data["mean"]], "std": [math.sqrt(data["variance"])]}
-            self.means = [*self.means, data["mean"]][-_MOST_SKETCHES:]
+        self.labels = sketch.kind in ("labels", "one_hot") and self.labels is not False
+        units = sketch.units
+        if sketch.columns == 1 and sketch.mean is not None and sketch.variance is not None:
+            units = facts.SketchedUnits((sketch.mean,), (math.sqrt(sketch.variance),))
+            self.means = [*self.means, sketch.mean][-_MOST_SKETCHES:]
         if units:
             _add(self.targets, _units_of(units), rows)
 
@@ -199,9 +199,9 @@ class DataNotShuffled(Rule):
         )
 
 
-def _units_of(data: Mapping[str, Any]) -> dict[int, tuple[float, float]]:
+def _units_of(units: facts.SketchedUnits) -> dict[int, tuple[float, float]]:
     """Mean and variance of each unit."""
-    return {unit: (mean, std**2) for unit, (mean, std) in enumerate(zip(data["mean"], data["std"], strict=True))}
+    return {unit: (mean, std**2) for unit, (mean, std) in enumerate(zip(units.mean, units.std, strict=True))}
 
 
 def _add(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import UNITS, Finding, Mode, Role, Severity, TensorInfo, UnitKind, count
+from watchglass.records import UNITS, Finding, Mode, Role, Severity, TensorInfo, UnitKind, count, facts
 from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -95,7 +95,7 @@ class DeadExpert(Rule):
         gradients = view.statistics(Role.GRADIENT, min_dims=2)
         if not len(gradients):
             return
-        weights, model = view.statistics(Role.WEIGHT, min_dims=2), view.latest_fact("model")
+        weights, model = view.statistics(Role.WEIGHT, min_dims=2), view.latest_fact(facts.ModelDescription.KIND)
         # Steps have the same weights, and thousands of modules.
         known_at = f"experts of the model described at step {model.global_step if model is not None else None}"
         parts = weights.remembered(known_at, lambda: _experts(view, weights.tensors))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity
+from watchglass.records import Finding, Mode, Severity, facts
 from watchglass.rules import signals
 from watchglass.rules.modern.input_rows import row_of, stability_index
 from watchglass.rules.needs import Needs
@@ -72,18 +72,18 @@ class InputDrift(Rule):
     def check(self, view: StepView) -> Iterable[Finding]:
         """Findings at a step whose inputs were sketched."""
         other = view.reference("other_run") if self.other_run else None
-        for fact in other.facts("input_sketch") if other is not None else ():
-            self._keep(f"other {view.mode.name}/{fact.data.get('tensor')}", fact.data)
+        for sketch in other.facts(facts.InputSketch) if other is not None else ():
+            self._keep(f"other {view.mode.name}/{sketch.tensor}", sketch)
         without_loss = not self.other_run and not self._has_loss(view)
         self.between |= view.mode is Mode.TRAIN and any(side.startswith(_WITHOUT_LOSS) for side in self.seen)
         if view.in_turns:
             return
-        for fact in view.facts("input_sketch"):
-            path = fact.data.get("tensor")
+        for sketch in view.facts(facts.InputSketch):
+            path = sketch.tensor
             if without_loss:
-                self._keep(f"{_WITHOUT_LOSS}/{path}", fact.data)
+                self._keep(f"{_WITHOUT_LOSS}/{path}", sketch)
                 continue
-            if not self._keep(f"{view.mode.name}/{path}", fact.data):
+            if not self._keep(f"{view.mode.name}/{path}", sketch):
                 continue
             if self.other_run:
                 yield from self._judge(view, f"{view.mode.name}/{path}", [f"other {view.mode.name}/{path}"])
@@ -108,18 +108,18 @@ class InputDrift(Rule):
         """Not samples of a generative model, an agent that acts, or predictions."""
         return view.mode is not Mode.EVAL or any(name.startswith("loss") for name in view.scalars())
 
-    def _keep(self, side: str, data: dict[str, Any]) -> bool:
+    def _keep(self, side: str, sketch: facts.InputSketch) -> bool:
         """Keep a sketch unless it is of the same inputs as one before."""
-        row, kept = row_of(data), self.seen.setdefault(side, [])
+        row, kept = row_of(sketch), self.seen.setdefault(side, [])
         if row is None or any(row == each["row"] for each in kept):
             return False
-        channels = data.get("channels") or {"mean": [], "std": []}
+        channels = sketch.channels or facts.SketchedUnits()
         about = {
-            "table": len(data.get("shape") or ()) == 2,
+            "table": len(sketch.shape) == 2,
             "row": row,
-            "values": data["sampled"],
-            "means": channels["mean"],
-            "spreads": channels["std"],
+            "values": sketch.sampled,
+            "means": list(channels.mean),
+            "spreads": list(channels.std),
         }
         self.seen[side] = [*kept, about][-_MOST:]
         return True

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, ModuleKind, Severity
+from watchglass.records import Finding, Mode, ModuleKind, Severity, facts
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView
@@ -85,13 +85,13 @@ class InputNormalization(Rule):
         """A finding at a step whose inputs were sketched."""
         if view.mode is not Mode.TRAIN:
             return
-        for fact in view.facts("input_sketch"):
+        for sketch in view.facts(facts.InputSketch):
             self.sketches += 1
-            into = fact.data.get("into") or ()
+            into = sketch.into or ()
             taken = any(kind.value in into for kind in _WEIGHTED) and _NORMALIZING.value not in into
-            if taken and "mean" in fact.data and fact.data.get("sampled"):
+            if taken and sketch.mean is not None and sketch.std is not None and sketch.quantiles and sketch.sampled:
                 self.judged += 1
-                yield from self._judged(view, fact.data)
+                yield from self._judged(view, sketch, sketch.mean, sketch.std, sketch.quantiles)
 
     def applicable(self, view: StepView) -> str:
         """Not for models that change their inputs before any weight."""
@@ -99,10 +99,11 @@ class InputNormalization(Rule):
         why = "the model is compiled, or changes or normalises its inputs before the first layer with weights"
         return why if none else ""
 
-    def _judged(self, view: StepView, data: Any) -> Iterable[Finding]:
-        channels = data.get("channels") or {"mean": [data["mean"]], "std": [data["std"]]}
-        mean, std = np.asarray(channels["mean"], float), np.asarray(channels["std"], float)
-        quantiles = data["quantiles"]
+    def _judged(
+        self, view: StepView, sketch: facts.InputSketch, center: float, width: float, quantiles: Sequence[float]
+    ) -> Iterable[Finding]:
+        channels = sketch.channels or facts.SketchedUnits((center,), (width,))
+        mean, std = np.asarray(channels.mean, float), np.asarray(channels.std, float)
         low, high = float(quantiles[0]), float(quantiles[-1])
         varies = std > 1e-12
         if not varies.any() or not (np.isfinite(mean).all() and np.isfinite(std).all()):
@@ -115,13 +116,13 @@ class InputNormalization(Rule):
         spread = float(rms.max() / rms[varies].min())
         about = f"the inputs go from {low:.3g} to {high:.3g}"
         where = f"channel {worst} of {len(rms)}" if len(rms) > 1 else "all of them"
-        shape = list(data.get("shape") or ())
+        shape = sketch.shape
         pixels = len(shape) > 2 or (len(shape) == 2 and shape[1] >= _PIXELS)
         # Black pixels give all batches the same minimum. Batches of sorted samples have different means.
         before, self.before = self.before, [low, *mean.tolist()]
         black = len(before) > 0 and abs(low - before[0]) <= _ROUNDING * abs(low)
         walks = len(before) != len(mean) + 1 or bool(np.median(np.abs(mean - before[1:])[varies] / std[varies]) > 1)
-        again = _divided_twice(quantiles) or (_of_images(low, high, data, black=black) if pixels else "")
+        again = _divided_twice(quantiles) or (_of_images(low, high, center, width, black=black) if pixels else "")
         if again:
             yield self._finding(view, "inputs_rescaled_twice", f"{about}{again}", high, 1.0, mean, std, (low, high))
         elif max(abs(low), abs(high)) < self.tiny and not _is_small_sample(shape):
@@ -193,27 +194,28 @@ def _divided_twice(quantiles: Sequence[float]) -> str:
     return f", in steps of 1/{levels**2}: whole numbers up to {levels}, divided twice by {levels}" if off < 2 else ""
 
 
-def _of_images(low: float, high: float, data: Mapping[str, Any], *, black: bool) -> str:
+def _of_images(low: float, high: float, mean: float, std: float, *, black: bool) -> str:
     """Says that pixels were normalised twice, with usual numbers or with their own; "" otherwise.
 
     Args:
         low: Least value.
         high: Greatest value.
-        data: The sketch.
+        mean: Mean of all values.
+        std: Their standard deviation.
         black: Whether the sketch before had the same least value.
     """
     # One of many minima of other data comes near to such a number by chance.
     for means, stds in _OF_IMAGES if black else ():
-        ends = [[((end - mean) / std - mean) / std for mean, std in zip(means, stds, strict=True)] for end in (0, 1)]
+        ends = [[((end - m) / s - m) / s for m, s in zip(means, stds, strict=True)] for end in (0, 1)]
         least, most = min(ends[0]), max(ends[1])
         if abs(low / least - 1) < _ROUNDING and (high - low) / (most - least) > 0.5 and high < most + _ROUNDING:
             return f": such a minimum results from two normalisations with mean {means[0]:g} and spread {stds[0]:g}"
     # With their mean and spread, twice: a range is divided by the square of the spread, the spread by itself.
     for most in _RANGES if black else _RANGES[:1]:
         root = math.sqrt(max(0.0, high - low) / most)
-        own = low < 0 < root and _SPREADS[0] < 1 / (root * most) < _SPREADS[1] and abs(data["std"] / root - 1) < _OWN
-        if own and abs(data["mean"] - low / (root + 1)) < _OWN * root:
-            return f" with a spread of {data['std']:.3g}: so do pixels from 0 to {most} that are standardised twice"
+        own = low < 0 < root and _SPREADS[0] < 1 / (root * most) < _SPREADS[1] and abs(std / root - 1) < _OWN
+        if own and abs(mean - low / (root + 1)) < _OWN * root:
+            return f" with a spread of {std:.3g}: so do pixels from 0 to {most} that are standardised twice"
     return ""
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
+
+from watchglass.records import facts
 
 #: The shares below a quantile of an ``input_sketch``.
 _SHARES = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
@@ -18,11 +19,11 @@ _LEAST = 1e-3
 Row = list[float]
 
 
-def row_of(data: Mapping[str, Any]) -> Row | None:
-    """``[mean, standard deviation, quantiles ...]`` of an ``input_sketch``; None of integers and of equal values."""
-    if "mean" not in data or not data.get("std", 0.0) > 0:
+def row_of(sketch: facts.InputSketch) -> Row | None:
+    """``[mean, standard deviation, quantiles ...]``; None of integers and of equal values."""
+    if sketch.mean is None or sketch.std is None or not sketch.std > 0:
         return None
-    return [data["mean"], data["std"], *data["quantiles"]]
+    return [sketch.mean, sketch.std, *(sketch.quantiles or ())]
 
 
 def stability_index(before: Sequence[Row], now: Sequence[Row]) -> float:

@@ -68,24 +68,24 @@ class LabelRange(Rule):
             self.operations[call.function] = str(call.operation)
         for graph in view.facts(facts.TermsOfLoss):
             self.terms = max(self.terms, graph.terms_count or 0)
-        for fact in view.facts("target_sketch"):
-            data = fact.data
-            loss = loss_kind(str(data.get("function")))
+        for sketch in view.facts(facts.TargetSketch):
+            loss = loss_kind(sketch.function)
             if loss.of_labels:
-                if data.get("kind") == "values":
-                    yield from self._shares(view, data)
-                yield from self._all_one(view, data)
-            if loss.of_differences and data.get("kind") in ("values", "labels"):
-                yield from self._class_numbers(view, data)
-            if not loss.of_classes or data.get("kind") != "classes":
+                if sketch.kind == "values":
+                    yield from self._shares(view, sketch)
+                yield from self._all_one(view, sketch)
+            if loss.of_differences and sketch.kind in ("values", "labels"):
+                yield from self._class_numbers(view, sketch)
+            if not loss.of_classes or sketch.kind != "classes":
                 continue
-            pool = guessing.pool_of(self.pools, data)
-            guessing.add_targets(pool, data)
-            if data.get("outside"):
-                yield self._finding(view, Severity.ERROR, "outside", "label_out_of_range", data["outside"], (
-                    f"labels go from {data['min']} to {data['max']}, but the output has classes 0 to "
-                    f"{data['columns'] - 1}: {data['outside']} of {data['rows']} labels have another one"
-                ), least=data["min"], most=data["max"], last=data["columns"] - 1, labels=data["rows"])  # fmt: skip
+            pool = guessing.pool_of(self.pools, sketch)
+            guessing.add_targets(pool, sketch)
+            if sketch.outside:
+                yield self._finding(view, Severity.ERROR, "outside", "label_out_of_range", sketch.outside, (
+                    f"labels go from {sketch.min} to {sketch.max}, but the output has classes 0 to "
+                    f"{sketch.columns - 1}: {sketch.outside} of {sketch.rows} labels have another one"
+                ), least=sketch.min or 0, most=sketch.max or 0, last=sketch.columns - 1,
+                    labels=sketch.rows)  # fmt: skip
             yield from self._one_class(view, pool)
 
     def finish(self, view: StepView) -> Iterable[Finding]:
@@ -111,26 +111,34 @@ class LabelRange(Rule):
             severity, symptom = (Severity.INFO, "") if label == "0" else (Severity.WARNING, "labels_constant")
             yield self._finding(view, severity, "one class", symptom, pool["rows"], what, **{"class": int(label)})
 
-    def _all_one(self, view: StepView, data: Any) -> Iterable[Finding]:
-        counts = self.binary.setdefault(data["function"], [0, 0])
-        rows = int(data["rows"])
+    def _all_one(self, view: StepView, sketch: facts.TargetSketch) -> Iterable[Finding]:
+        counts = self.binary.setdefault(sketch.function, [0, 0])
+        rows = sketch.rows
         counts[0] += rows
-        counts[1] += rows if data.get("min") == data.get("max") == 1 else 0
+        counts[1] += rows if sketch.min == sketch.max == 1 else 0
         # Where two models oppose each other, or two terms do, one of them may well have targets of one value.
         if counts[0] == counts[1] >= self.rows and self.terms == 1 and not view.several:
-            what = f"all of {counts[0]} targets of {data['function']} are 1, and nothing else is in the loss"
+            what = f"all of {counts[0]} targets of {sketch.function} are 1, and nothing else is in the loss"
             yield self._finding(view, Severity.WARNING, "all one", "targets_all_one", counts[0], what)
 
-    def _class_numbers(self, view: StepView, data: Any) -> Iterable[Finding]:
+    def _class_numbers(self, view: StepView, sketch: facts.TargetSketch) -> Iterable[Finding]:
         """Whole numbers from 0 on, all equally frequent, beside each of which the output has one unit."""
-        key = f"{data['function']}/{data.get('number')}"
-        whole = data.get("columns") == 1 and data.get("min", -1) >= 0 and data.get("whole", data["kind"] == "labels")
+        key = f"{sketch.function}/{sketch.number}"
+        whole = (
+            sketch.columns == 1
+            and (-1 if sketch.min is None else sketch.min) >= 0
+            and (sketch.kind == "labels" if sketch.whole is None else sketch.whole)
+        )
         known = self.values.setdefault(key, [0.0] * 6)
-        if not whole or "variance" not in data:
+        if not whole or sketch.variance is None:
             known[5] = 1e9  # one batch proves that they are none
-        rows, mean, squares = data["rows"], data["mean"], data["variance"] + data["mean"] ** 2
-        sums = (rows, rows * mean, rows * squares, rows * data["zeros"], rows * data["ones"])
-        known[:] = [*(before + more for before, more in zip(known, sums, strict=False)), max(known[5], data["max"])]
+        mean, variance = sketch.mean or 0.0, sketch.variance or 0.0
+        shares = 1.0, mean, variance + mean**2, sketch.zeros or 0.0, sketch.ones or 0.0
+        sums = [sketch.rows * share for share in shares]
+        known[:] = [
+            *(before + more for before, more in zip(known, sums, strict=False)),
+            max(known[5], sketch.max or 0.0),
+        ]
         rows, classes = known[0], known[5] + 1
         if not 3 <= classes <= _MOST_NUMBERS or rows < max(self.rows, _ROWS_PER_NUMBER * classes):
             return
@@ -138,16 +146,16 @@ class LabelRange(Rule):
         even = abs(mean / ((classes - 1) / 2) - 1) < _EVEN and abs(variance / ((classes**2 - 1) / 12) - 1) < _EVEN
         if even and all(abs(number / rows * classes - 1) < 4 * _EVEN for number in known[3:5]):
             what = (
-                f"the targets of {data['function']} are whole numbers from 0 to {rounded(classes - 1)}, all about "
+                f"the targets of {sketch.function} are whole numbers from 0 to {rounded(classes - 1)}, all about "
                 f"equally "
                 f"frequent, as the numbers of classes are: their differences say nothing about how wrong a class is"
             )
             yield self._finding(view, Severity.WARNING, "class numbers", "classes_as_values", classes, what)
 
-    def _shares(self, view: StepView, data: Any) -> Iterable[Finding]:
-        low, high = data.get("min", 0.0), data.get("max", 1.0)
+    def _shares(self, view: StepView, sketch: facts.TargetSketch) -> Iterable[Finding]:
+        low, high = 0.0 if sketch.min is None else sketch.min, 1.0 if sketch.max is None else sketch.max
         if low < -_BEYOND or high > 1 + _BEYOND:
-            what = f"{data['function']} expects targets of 0 to 1, and they go from {low:.3g} to {high:.3g}"
+            what = f"{sketch.function} expects targets of 0 to 1, and they go from {low:.3g} to {high:.3g}"
             beyond = low if low < -_BEYOND else high
             yield self._finding(
                 view, Severity.WARNING, "shares", "targets_no_probabilities", beyond, what, least=low, most=high

@@ -98,22 +98,22 @@ class NoBetterThanGuessing(Rule):
         self._stretches(view.stretches)
         guessing.follow_calls(self.calls, view)
         if view.mode is Mode.EVAL:
-            for fact in view.facts("target_sketch"):
-                guessing.add_targets(guessing.pool_of(self.evaluated, fact.data), fact.data)
+            for sketch in view.facts(facts.TargetSketch):
+                guessing.add_targets(guessing.pool_of(self.evaluated, sketch), sketch)
         if view.mode is not Mode.TRAIN:
             return
         for graph in view.facts(facts.TermsOfLoss):
             self.smoothed = smooths_labels(terms_of(graph))
         self.steps = view.model_step + 1
         neighbours.remember(self.compared, view)
-        for fact in view.facts("target_sketch"):
-            guessing.add_targets(guessing.pool_of(self.pools, fact.data), fact.data)
-            self.masked |= bool(fact.data.get("unreduced"))
+        for sketch in view.facts(facts.TargetSketch):
+            guessing.add_targets(guessing.pool_of(self.pools, sketch), sketch)
+            self.masked |= bool(sketch.unreduced)
             # A target network moves the targets with the model.
-            self.masked |= bool(fact.data.get("helped")) and fact.data.get("kind") == "values"
-        for fact in view.facts("output_sketch"):
-            self._add_errors(fact.data, view.model_step)
-            loss, sampled = view.scalar("loss"), fact.data.get("loss")
+            self.masked |= bool(sketch.helped) and sketch.kind == "values"
+        for output in view.facts(facts.OutputSketch):
+            self._add_errors(output, view.model_step)
+            loss, sampled = view.scalar("loss"), output.loss
             if self.plain is None and loss is not None and sampled is not None:
                 # A model that computes its loss itself: that of some rows is near that of all.
                 self.near = abs(loss - sampled) < 0.2 * sampled and self.near is not False
@@ -147,11 +147,11 @@ class NoBetterThanGuessing(Rule):
         """The targets of the only loss; None if there are several."""
         return next(iter(self.pools.values())) if len(self.pools) == 1 else None
 
-    def _add_errors(self, data: Any, step: int) -> None:
-        rows, constant = int(data.get("rows") or 0), float(data.get("constant_error") or 0.0)
+    def _add_errors(self, sketch: facts.OutputSketch, step: int) -> None:
+        rows, constant = sketch.rows, sketch.constant_error or 0.0
         if rows > 1 and constant > 0:
             # The mean of these very rows is nearer to them than the best guess of a run.
-            self.errors.append([data["squared_error"], constant * rows / (rows - 1), data.get("correlation", 0.0)])
+            self.errors.append([sketch.squared_error or 0.0, constant * rows / (rows - 1), sketch.correlation or 0.0])
             _count(self.sketched, step)
 
     def _training(self, view: StepView, *, at_end: bool) -> Iterable[Finding]:

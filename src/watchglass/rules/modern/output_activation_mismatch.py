@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from watchglass.config import parameter
@@ -106,13 +106,14 @@ class OutputActivationMismatch(Rule):
                 yield self._finding(view, call, _Found(Severity.ERROR, "single_unit_normalized", message, 1.0, 2.0))
 
     def _by_values(self, view: StepView, call: facts.ComputedLoss, function: str) -> Iterable[Finding]:
-        targets, outputs = _sketch(view, "target_sketch", function), _sketch(view, "output_sketch", function)
+        targets = next((each for each in view.facts(facts.TargetSketch) if each.function == function), None)
+        outputs = next((each for each in view.facts(facts.OutputSketch) if each.function == function), None)
         found = None
-        if targets is not None and "variance" in targets:
-            at = targets["min"], targets["max"], targets["mean"], math.sqrt(targets["variance"])
-            found = self._of_targets(call, *at)
-        if found is None and outputs is not None and "mean" in outputs:
-            found = _of_predictions(call, outputs["min"], outputs["max"], outputs["mean"])
+        if targets is not None and targets.variance is not None:
+            at = targets.min or 0.0, targets.max or 0.0, targets.mean or 0.0
+            found = self._of_targets(call, *at, math.sqrt(targets.variance))
+        if found is None and outputs is not None and outputs.mean is not None:
+            found = _of_predictions(call, outputs.min or 0.0, outputs.max or 0.0, outputs.mean)
         if found is None:
             if targets is not None or outputs is not None:
                 self.beyond.follow(view.mode_step, False, function)
@@ -158,11 +159,6 @@ class OutputActivationMismatch(Rule):
             },
             since=since,
         )
-
-
-def _sketch(view: StepView, kind: str, function: str) -> Mapping[str, Any] | None:
-    """The sketch of a loss function's argument at this step."""
-    return next((fact.data for fact in view.facts(kind) if fact.data.get("function") == function), None)
 
 
 def _by_operation(call: facts.ComputedLoss) -> _Found | None:

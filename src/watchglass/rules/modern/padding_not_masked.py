@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity, in_percent
+from watchglass.records import Finding, Mode, Severity, facts, in_percent
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView
@@ -52,20 +51,20 @@ class PaddingNotMasked(Rule):
         """A finding at a sketched step."""
         if view.mode is not Mode.TRAIN:
             return
-        for fact in view.facts("input_sketch"):
-            padding = fact.data.get("padding")
+        for sketch in view.facts(facts.InputSketch):
+            padding = sketch.padding
             if padding is None:
                 continue
             self.sequences += 1
-            if padding["share"] < self.some or padding["rows"] < _ROWS:
+            if padding.share < self.some or padding.rows < _ROWS:
                 continue
-            gradient = padding.get("gradient")
+            gradient = padding.gradient
             if gradient is not None and gradient > _NO_GRADIENT:
                 words = f"its embedding gets {gradient:.2g} times the gradient of a usual token"
                 yield from self._leak(view, padding, "inputs", words, gradient)
-            for target in view.facts("target_sketch"):
-                of_tokens = 2 * math.prod(target.data.get("shape", ())) > math.prod(fact.data.get("shape", ()))
-                if of_tokens and (counted := _counted(target.data, padding)) > 0.8 * padding["share"]:
+            for target in view.facts(facts.TargetSketch):
+                of_tokens = 2 * math.prod(target.shape) > math.prod(sketch.shape)
+                if of_tokens and (counted := _counted(target, padding.token)) > 0.8 * padding.share:
                     words = f"{in_percent(counted)} of the labels that the loss counts are that token"
                     yield from self._leak(view, padding, "labels", words, counted)
 
@@ -74,9 +73,9 @@ class PaddingNotMasked(Rule):
         return "" if self.sequences else "no input is a batch of sequences of tokens"
 
     def _leak(
-        self, view: StepView, padding: dict[str, Any], subject: str, words: str, leak: float
+        self, view: StepView, padding: facts.SketchedPadding, subject: str, words: str, leak: float
     ) -> Iterable[Finding]:
-        severe = padding["share"] >= self.share
+        severe = padding.share >= self.share
         key = f"{subject}{severe}"
         self.leaks[key] = self.leaks.get(key, 0) + 1
         if self.leaks[key] < self.patience:
@@ -85,18 +84,16 @@ class PaddingNotMasked(Rule):
             view,
             severity=Severity.WARNING if severe else Severity.INFO,
             subject=subject,
-            value=padding["share"],
+            value=padding.share,
             limit=self.share if severe else self.some,
-            message=f"{in_percent(padding['share'])} of the inputs are token {padding['token']} at ends of rows, and "
-            f"{words}",
+            message=f"{in_percent(padding.share)} of the inputs are token {padding.token} at ends of rows, and {words}",
             symptoms=("padding_leaks",) if severe else (),
-            evidence={"token": padding["token"], "leak": leak},
+            evidence={"token": padding.token, "leak": leak},
         )
 
 
-def _counted(data: Any, padding: dict[str, Any]) -> float:
+def _counted(target: facts.TargetSketch, token: int) -> float:
     """Share of the padding token among the labels of a sequence that a loss counts."""
-    counts = dict(map(tuple, data.get("counts") or ()))
-    if data.get("kind") != "classes" or data.get("ignored") or data.get("columns", 0) <= padding["token"]:
+    if target.kind != "classes" or target.ignored or target.columns <= token:
         return 0.0
-    return float(counts.get(padding["token"], 0) / max(1, data.get("rows", 1)))
+    return dict(target.counts or ()).get(token, 0) / max(1, target.rows)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Role, Severity
+from watchglass.records import Finding, Mode, Role, Severity, facts
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import JointStep
@@ -47,14 +46,14 @@ class RanksRepeatData(Rule):
         """At most one finding at a step."""
         if step.mode is not Mode.TRAIN or len(step.views) < 2 or self.differ:
             return
-        facts = [self._batch(view.facts("batch")) for view in step.views]
-        if not all(facts):
+        hashes = [self._hashes(view.facts(facts.BatchInputs)) for view in step.views]
+        if not all(hashes):
             return
         self.compared += 1
-        if any(each != facts[0] for each in facts) or self._weights_differ(step):
+        if any(each != hashes[0] for each in hashes) or self._weights_differ(step):
             self.differ = True
             return
-        key = ",".join(facts[0])
+        key = ",".join(hashes[0])
         if key not in self.shared:
             self.shared = [*self.shared, key][-_MOST:]
         if len(self.shared) >= self.patience:
@@ -71,12 +70,12 @@ class RanksRepeatData(Rule):
                 evidence={"ranks": ranks, "steps": self.compared},
             )
 
-    def _batch(self, facts: Any) -> list[str]:
+    def _hashes(self, batches: Sequence[facts.BatchInputs]) -> list[str]:
         """The hashes of the batches of a step; empty where they are not known or say too little."""
-        found = [fact.data for fact in facts if "iterations" in fact.data]
-        if not found or any((data.get("varied") or 0) < self.min_varied for data in found):
+        found = [batch for batch in batches if batch.iterations is not None]
+        if any(batch.varied < self.min_varied for batch in found):
             return []
-        return [hashed for data in found for hashed in data["hashes"]]
+        return [hashed for batch in found for hashed in batch.hashes]
 
     def _weights_differ(self, step: JointStep) -> bool:
         norms = []

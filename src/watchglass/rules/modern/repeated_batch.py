@@ -90,28 +90,27 @@ class RepeatedBatch(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """Findings of a captured step."""
-        for fact in view.facts("data_loader"):
-            kept = {name: fact.data.get(name) for name in ("batch_size", "batches", "sampler")}
+        for loader in view.facts(facts.LoaderSettings):
+            kept = {name: getattr(loader, name) for name in ("batch_size", "batches", "sampler")}
             # A script may make a loader for each epoch.
-            self.loaders = dict([*self.loaders.items(), (str(fact.data.get("loader")), kept)][-_MOST_LOADERS:])
-        # Those of the beginning of an epoch have a list of workers.
-        given = [fact.data for fact in view.facts("batch") if "iterations" in fact.data]
+            self.loaders = dict([*self.loaders.items(), (loader.loader, kept)][-_MOST_LOADERS:])
+        given = [batch for batch in view.facts(facts.BatchInputs) if batch.iterations is not None]
         self._stretches(view)
         if view.mode is not Mode.TRAIN:
             self.evaluated = max([self.evaluated, *map(self._evaluated_rows, given)])
             return
         if not given:
             return
-        if max(data.get("varied") or 0 for data in given) < self.min_varied:
+        if max(batch.varied for batch in given) < self.min_varied:
             return
-        key = " ".join(hashed for data in given[:_MOST_INPUTS] for hashed in data["hashes"])
+        key = " ".join(hashed for batch in given[:_MOST_INPUTS] for hashed in batch.hashes)
         self.captures += 1
         self.rows = _rows(given[0])
-        self.made += given[0].get("same_tensor") is False
-        self.parts += given[0].get("part", 1.0) < _PART
+        self.made += given[0].same_tensor is False
+        self.parts += (1.0 if given[0].part is None else given[0].part) < _PART
         self.per_step = max(self.per_step, len(given))
         loaders = self.latest = self._loaders(given[0])
-        now = {name: count for name, count in given[0]["iterations"].items() if name in loaders}
+        now = {name: count for name, count in (given[0].iterations or {}).items() if name in loaders}
         known = self.batches.get(key)
         if known is None and len(self.batches) < _MOST_BATCHES:
             self.batches[key] = {"steps": 0, "step": view.model_step, "iterations": now}
@@ -137,15 +136,15 @@ class RepeatedBatch(Rule):
             if stretch.mode is Mode.EVAL and losses:
                 self.evaluation = losses[0] if math.isfinite(losses[0]) else None
 
-    def _evaluated_rows(self, data: Any) -> int:
+    def _evaluated_rows(self, batch: facts.BatchInputs) -> int:
         """Rows of the evaluation that has this batch: of all batches of its loader, where one is known."""
-        rows = _rows(data)
-        return max([rows, *(rows * (each.get("batches") or 1) for each in self._loaders(data).values())])
+        rows = _rows(batch)
+        return max([rows, *(rows * (each.get("batches") or 1) for each in self._loaders(batch).values())])
 
-    def _loaders(self, data: Any) -> dict[str, dict[str, Any]]:
+    def _loaders(self, batch: facts.BatchInputs) -> dict[str, dict[str, Any]]:
         """The loaders that may have given a batch: iterated over, and of its size."""
-        known = {name: self.loaders[name] for name in data["iterations"] if name in self.loaders}
-        return {name: loader for name, loader in known.items() if _gives(loader, _rows(data))}
+        known = {name: self.loaders[name] for name in batch.iterations or () if name in self.loaders}
+        return {name: loader for name, loader in known.items() if _gives(loader, _rows(batch))}
 
     def _constant(
         self, view: StepView, key: str, loaders: dict[str, dict[str, Any]], *, at_end: bool = False
@@ -173,17 +172,17 @@ class RepeatedBatch(Rule):
             evidence={"captures": self.captures, "steps": steps, **({"batches": batches} if certain else {})},
         )
 
-    def _same_targets(self, view: StepView, data: Any) -> Iterable[Finding]:
+    def _same_targets(self, view: StepView, batch: facts.BatchInputs) -> Iterable[Finding]:
         """A finding where the loaders show that sketched steps had one batch, although their inputs are augmented."""
-        loaders = self._loaders(data)
+        loaders = self._loaders(batch)
         batches = min((each.get("batches") or 0 for each in loaders.values()), default=0)
-        for fact in view.facts("target_sketch")[:1]:
-            targets = repr([fact.data.get(name) for name in ("shape", "counts", "mean", "variance", "units")])
+        for sketch in view.facts(facts.TargetSketch)[:1]:
+            targets = repr((sketch.shape, sketch.counts, sketch.mean, sketch.variance, sketch.units))
             if targets != self.targets:
                 self.alike.clear()
             self.alike.follow(view.mode_step, True)
-            self.targets, self.distinct = targets, _are_distinct(fact.data.get("counts"))
-        how = self._one_batch(view, data, loaders) if self.alike.times() >= self.min_captures and batches > 1 else ""
+            self.targets, self.distinct = targets, _are_distinct(sketch.counts)
+        how = self._one_batch(view, batch, loaders) if self.alike.times() >= self.min_captures and batches > 1 else ""
         if not how:
             return
         yield self.finding(
@@ -199,9 +198,9 @@ class RepeatedBatch(Rule):
             since=self.alike.since(),
         )
 
-    def _one_batch(self, view: StepView, data: Any, loaders: dict[str, dict[str, Any]]) -> str:
+    def _one_batch(self, view: StepView, batch: facts.BatchInputs, loaders: dict[str, dict[str, Any]]) -> str:
         """How loaders gave the same batch to each step so far, the beginning of a message; "" where they did not."""
-        begun = [data["iterations"][name] for name in loaders]
+        begun = [(batch.iterations or {})[name] for name in loaders]
         in_order = all(each.get("sampler") == "SequentialSampler" for each in loaders.values())
         if in_order and all(count > view.model_step > 0 for count in begun):
             return "each step begins the data loader again, which reads in order and has"
@@ -233,7 +232,9 @@ class RepeatedBatch(Rule):
             f"last one of an evaluation {self.evaluation:.3g}"
         )
 
-    def _again(self, view: StepView, data: Any, loaders: dict[str, dict[str, Any]], distance: int) -> Iterable[Finding]:
+    def _again(
+        self, view: StepView, batch: facts.BatchInputs, loaders: dict[str, dict[str, Any]], distance: int
+    ) -> Iterable[Finding]:
         lengths = [loader.get("batches") or 0 for loader in loaders.values()]
         sizes = [loader.get("batch_size") or 0 for loader in loaders.values()]
         # A loop over the batches of one iteration, as by itertools.cycle, comes back after all of them.
@@ -264,9 +265,9 @@ def _are_distinct(counts: Any) -> bool:
     return len(rows) > 2 and len(set(rows)) > 1
 
 
-def _rows(data: Any) -> int:
+def _rows(batch: facts.BatchInputs) -> int:
     """Rows of the first input of a batch that has any."""
-    return next((int(shape[0]) for shape in (data.get("shapes") or {}).values() if shape), 0)
+    return next((int(shape[0]) for shape in batch.shapes.values() if shape), 0)
 
 
 def _gives(loader: dict[str, Any], size: int) -> bool:

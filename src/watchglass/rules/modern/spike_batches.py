@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from watchglass.records import Mode
+from watchglass.records import Mode, facts
 from watchglass.tables import StepView
 
 #: Batches of spikes that are remembered, and elements of a batch that must differ for its hash to mean anything.
@@ -24,13 +24,13 @@ def follow_loader(view: StepView, loader: dict[str, Any]) -> None:
         return
     first = loader.setdefault("first", view.model_step)
     if view.model_step == first:
-        known = [fact.data for fact in view.facts("data_loader")]
-        if len(known) == 1 and known[0].get("batches"):
-            loader.update({name: known[0].get(name) for name in ("loader", "batches", "batch_size", "sampler")})
+        known = view.facts(facts.LoaderSettings)
+        if len(known) == 1 and known[0].batches:
+            loader.update({name: getattr(known[0], name) for name in ("loader", "batches", "batch_size", "sampler")})
     if not (captured := _batches(view)) or "batches" not in loader:
         return
     loader.setdefault("per_step", len(captured))
-    epochs = [data.get("iterations", {}).get(loader["loader"]) for data in captured]
+    epochs = [(batch.iterations or {}).get(loader["loader"]) for batch in captured]
     at = view.model_step - first
     ways = [
         way
@@ -55,9 +55,9 @@ def batch_words(view: StepView, before: dict[str, int], loader: dict[str, Any]) 
     return _hash_words(view, before) + _place_words(view, before, loader)
 
 
-def _batches(view: StepView) -> list[Any]:
+def _batches(view: StepView) -> list[facts.BatchInputs]:
     """What was recorded of the batches of this step, those at the start of an epoch left out."""
-    return [fact.data for fact in view.facts("batch") if "workers" not in fact.data]
+    return [batch for batch in view.facts(facts.BatchInputs) if not batch.of_epoch]
 
 
 def _places(way: str, step: int, batches: int, per_step: int) -> list[tuple[int, int]]:
@@ -117,10 +117,10 @@ def _fetching(
 
 
 def _hash_words(view: StepView, before: dict[str, int]) -> str:
-    facts = _batches(view)
-    if not facts or any(data.get("varied", 0) < _VARIED for data in facts):
+    batches = _batches(view)
+    if not batches or any(batch.varied < _VARIED for batch in batches):
         return ""
-    name = "+".join(str(each) for data in facts for each in data.get("hashes", ()))
+    name = "+".join(each for batch in batches for each in batch.hashes)
     earlier = _remembered(view, before, name)
     if earlier is None:
         return f"; its batch has the hash {name}"

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity
+from watchglass.records import Finding, Mode, Severity, facts
 from watchglass.rules import guessing, learning_rates, signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -59,15 +58,15 @@ class TargetsOutOfScale(Rule):
         loss = signals.loss(view)
         if loss is not None and not math.isfinite(loss):
             yield from self._overflowed(view)
-        targets = [fact.data for fact in view.facts("target_sketch") if fact.data.get("kind") == "values"]
-        outputs = [fact.data for fact in view.facts("output_sketch") if "squared_error" in fact.data]
+        targets = [sketch for sketch in view.facts(facts.TargetSketch) if sketch.kind == "values"]
+        outputs = [sketch for sketch in view.facts(facts.OutputSketch) if sketch.squared_error is not None]
         if not targets or not outputs or len(targets) != len(outputs):
             return
         # Of several losses the one with the largest targets.
         scales = [(_size(target), _size(output), output) for target, output in zip(targets, outputs, strict=True)]
         size, given, output = max(scales, key=lambda each: each[0])
         self.start = self.start or [size, given]
-        self.last = [output["squared_error"], output["constant_error"]]
+        self.last = [output.squared_error or 0.0, output.constant_error or 0.0]
         self.step = view.model_step
         planned = guessing.planned(view)
         early = _LEAST_STEPS * 4 if planned is None else max(_LEAST_STEPS, _EARLY * planned)
@@ -106,7 +105,7 @@ class TargetsOutOfScale(Rule):
         )
 
 
-def _size(data: dict[str, Any]) -> float:
+def _size(sketch: facts.TargetSketch | facts.OutputSketch) -> float:
     """Root mean square of sketched values."""
-    spread = data["std"] ** 2 if "std" in data else data.get("variance", 0.0)
-    return math.sqrt(max(0.0, data.get("mean", 0.0) ** 2 + spread))
+    variance = (sketch.std or 0.0) ** 2 if isinstance(sketch, facts.OutputSketch) else sketch.variance or 0.0
+    return math.sqrt(max(0.0, (sketch.mean or 0.0) ** 2 + variance))

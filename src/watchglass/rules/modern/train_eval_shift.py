@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity
+from watchglass.records import Finding, Mode, Severity, facts
 from watchglass.rules import guessing, signals
 from watchglass.rules.modern.input_rows import row_of
 from watchglass.rules.needs import Needs
@@ -60,11 +60,11 @@ class TrainEvalShift(Rule):
             return  # samples of a generative model, an agent that acts
         if view.mode not in (Mode.TRAIN, Mode.EVAL) or view.in_turns:
             return
-        for fact in view.facts("target_sketch"):
+        for target in view.facts(facts.TargetSketch):
             if view.mode is Mode.TRAIN:
-                guessing.add_targets(guessing.pool_of(self.pools, fact.data), fact.data)
-        for fact in view.facts("input_sketch"):
-            if (row := row_of(fact.data)) is not None:
+                guessing.add_targets(guessing.pool_of(self.pools, target), target)
+        for sketch in view.facts(facts.InputSketch):
+            if (row := row_of(sketch)) is not None:
                 kept = self.seen.setdefault(view.mode.name, [])
                 kept[:] = [*kept, row][-_MOST:]
         if view.mode is Mode.EVAL and (found := self._shifted()) and found["same"]:

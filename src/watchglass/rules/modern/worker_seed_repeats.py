@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity
+from watchglass.records import Finding, Mode, Severity, facts
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView
@@ -43,30 +43,29 @@ class WorkerSeedRepeats(Rule):
         """A finding at the first step that has other inputs."""
         if view.mode is not Mode.TRAIN:
             return
-        for fact in view.facts("batch"):
-            data = fact.data
-            if (data.get("varied") or 0) < self.min_varied:
+        for batch in view.facts(facts.BatchInputs):
+            if batch.varied < self.min_varied:
                 continue
-            if "iterations" in data:
-                self.other = list(dict.fromkeys([*self.other, *data["hashes"]]))[:_MOST]
-            elif data.get("workers"):
-                self._compare(data)
+            if batch.iterations is not None:
+                self.other = list(dict.fromkeys([*self.other, *batch.hashes]))[:_MOST]
+            elif batch.workers:
+                self._compare(batch, batch.workers)
         if self.equal and any(each not in self.equal["hashes"] for each in self.other):
             yield self._finding(view)
 
-    def _compare(self, data: Any) -> None:
+    def _compare(self, batch: facts.BatchInputs, numbers: Sequence[int]) -> None:
         workers: dict[str, set[int]] = {}
-        for hashed, worker in zip(data["hashes"], data["workers"], strict=False):
+        for hashed, worker in zip(batch.hashes, numbers, strict=False):
             workers.setdefault(hashed, set()).add(worker)
         same = {hashed: found for hashed, found in workers.items() if len(found) > 1}
         if not same:
             return
         self.equal = {
             "hashes": sorted(same),
-            "workers": len(set(data["workers"])),
+            "workers": len(set(numbers)),
             "alike": sum(map(len, same.values())),
-            "loader": str(data.get("loader")),
-            "epoch": data.get("iteration"),
+            "loader": str(batch.loader),
+            "epoch": batch.iteration,
         }
 
     def _finding(self, view: StepView) -> Finding:

@@ -78,7 +78,7 @@ class GradientNoise(Rule):
             return
         self.turns = self.turns or view.in_turns
         # Recorded where it differs, so a step without it has the batch of the one before.
-        if hashes := [each for batch in view.facts("batch") for each in batch.data.get("hashes", ())]:
+        if hashes := [each for batch in view.facts(facts.BatchInputs) for each in batch.hashes]:
             self.first = self.first or hashes
             self.differ = self.differ or hashes != self.first
         for fact in view.facts(facts.SampledNoise)[:1]:

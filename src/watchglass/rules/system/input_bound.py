@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from watchglass.config import parameter
-from watchglass.records import LOADER_WORKERS, PHASES, Finding, Mode, Severity, in_percent, rounded
+from watchglass.records import LOADER_WORKERS, PHASES, Finding, Mode, Severity, facts, in_percent, rounded
 from watchglass.rules import step_windows
 from watchglass.rules.gpu_samples import idle_share, with_busiest
 from watchglass.rules.needs import Needs, Windows
@@ -198,10 +198,9 @@ class InputBound(Rule):
         )
 
     def _note_loaders(self, step: JointStep) -> None:
-        for fact in (fact for view in step.views for fact in view.facts("data_loader")):
-            name, workers, batches = (fact.data.get(key) for key in ("loader", "num_workers", "batches"))
-            if isinstance(name, str) and type(workers) is int and len(self.loaders) < 64:
-                self.loaders[name] = [workers, batches if type(batches) is int else 0]
+        for each in (each for view in step.views for each in view.facts(facts.LoaderSettings)):
+            if each.loader and each.num_workers is not None and len(self.loaders) < 64:
+                self.loaders[each.loader] = [each.num_workers, each.batches or 0]
 
     def _add_batches(self, step: JointStep) -> None:
         for each in (each for view in step.views for each in view.rows(LOADER_WORKERS)):

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Severity
+from watchglass.records import Finding, Severity, facts
 from watchglass.rules.needs import Needs, Windows
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import JointStep
@@ -45,10 +45,9 @@ class TooManyDataWorkers(Rule):
         """A finding once the loaders and the cores are known."""
         before = dict(self.workers), len(self.cores)
         for view in step.views:
-            for fact in view.facts("data_loader"):
-                number = fact.data.get("num_workers")
-                if type(number) is int:
-                    self.workers[view.worker] = max(number, self.workers.get(view.worker, 0))
+            for loader in view.facts(facts.LoaderSettings):
+                if loader.num_workers is not None:
+                    self.workers[view.worker] = max(loader.num_workers, self.workers.get(view.worker, 0))
         for window in step.streams:
             if window.stream not in self.cores and len(values := window.samples("cpu.limit").mean_of_instances):
                 self.cores[window.stream] = float(values[-1])

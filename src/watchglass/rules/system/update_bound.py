@@ -64,7 +64,7 @@ class UpdateBound(Rule):
         phases = [row for view in step.views for row in view.rows(PHASES)]
         if step.mode is not Mode.TRAIN or not phases:
             return
-        if first.facts("batch"):
+        if first.facts(facts.BatchInputs):
             samples = samples_of_update(first, self.known)
             self.samples, self.unclear = max(self.samples, samples or 0), self.unclear + (samples is None)
         if not step_windows.note_step(self.windows):

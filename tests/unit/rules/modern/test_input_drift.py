@@ -15,7 +15,7 @@ from real_runs import RealRuns, Watch, batch, classifier, evaluate, update
 from sketches_of import given
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
-from watchglass.records import Mode, Severity
+from watchglass.records import Mode, Severity, facts
 from watchglass.rules import find_rule
 from watchglass.rules.modern.input_rows import row_of, stability_index
 from watchglass.testing import Step, build_run
@@ -140,7 +140,9 @@ def test_the_index_is_that_of_its_definition() -> None:
 
 
 def _row(values: Any) -> list[float]:
-    row = row_of(given(values)["input_sketch"])
+    sketch = facts.InputSketch.from_data(given(values)["input_sketch"])
+    assert sketch is not None
+    row = row_of(sketch)
     assert row is not None
     return row
 

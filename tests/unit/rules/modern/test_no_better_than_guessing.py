@@ -18,7 +18,7 @@ from real_runs import RealRuns, Watch, batch, classifier, evaluate, update
 from sketches_of import judged, steps
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
-from watchglass.records import Mode
+from watchglass.records import Mode, facts
 from watchglass.rules import find_rule
 from watchglass.rules.guessing import add_targets, guess, pool_of
 from watchglass.testing import Step, build_run
@@ -171,9 +171,15 @@ def test_an_accuracy_that_no_guess_has_by_chance_shows_that_inputs_matter(
     assert bool(findings) is found
 
 
+_BINARY = "binary_cross_entropy_with_logits"
+
+
 def pooled(**data: Any) -> float | None:
-    pool = pool_of({}, {"function": "cross_entropy", "number": 1, **data})
-    add_targets(pool, {"kind": "classes", "columns": 4, "rows": 100, **data})
+    known = {"function": "cross_entropy", "number": 1, "kind": "classes", "columns": 4, "rows": 100, **data}
+    sketch = facts.TargetSketch.from_data(known)
+    assert sketch is not None
+    pool = pool_of({}, sketch)
+    add_targets(pool, sketch)
     return guess(pool)
 
 
@@ -191,8 +197,10 @@ def test_a_guess_knows_frequencies_smoothing_and_weights() -> None:
 
 def test_a_guess_of_labels_knows_their_weight() -> None:
     labels = torch.tensor([1.0, 0, 0, 0])
-    pool = pool_of({}, {"function": "binary_cross_entropy_with_logits", "number": 1})
-    add_targets(pool, {"kind": "labels", "columns": 1, "rows": 4, "units": {"mean": [0.25]}, "positive_weight": 3.0})
+    units = facts.SketchedUnits((0.25,))
+    sketch = facts.TargetSketch(_BINARY, kind="labels", columns=1, rows=4, units=units, positive_weight=3.0)
+    pool = pool_of({}, sketch)
+    add_targets(pool, sketch)
     best = min(
         float(F.binary_cross_entropy_with_logits(torch.full((4,), logit), labels, pos_weight=torch.tensor(3.0)))
         for logit in np.linspace(-3, 3, 601)
@@ -201,9 +209,10 @@ def test_a_guess_of_labels_knows_their_weight() -> None:
 
 
 def test_of_candidates_in_a_fixed_order_a_guess_does_not_know_which_one_is_right() -> None:
-    pool = pool_of({}, {"function": "binary_cross_entropy_with_logits", "number": 1})
-    means = {"mean": [1.0, 0.0, 0.0, 0.0]}
-    add_targets(pool, {"kind": "labels", "columns": 4, "rows": 64, "units": means})
+    units = facts.SketchedUnits((1.0, 0.0, 0.0, 0.0))
+    sketch = facts.TargetSketch(_BINARY, kind="labels", columns=4, rows=64, units=units)
+    pool = pool_of({}, sketch)
+    add_targets(pool, sketch)
     assert np.isclose(guess(pool) or 0, 0.5623, atol=1e-4)
 
 

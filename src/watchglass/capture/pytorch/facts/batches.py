@@ -12,12 +12,12 @@ import functools
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from watchglass.capture.deferred_values import DeferredData
 from watchglass.capture.input_sketches import Correlations, Sample, first_of_each_kind, hashed
 from watchglass.capture.port import Port
 from watchglass.capture.pytorch import public_calls as calls
@@ -25,15 +25,15 @@ from watchglass.capture.pytorch.compiled.graphs import compiling, in_graph_captu
 from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.events import ForwardCall, ModuleCall, Update
 from watchglass.capture.pytorch.facts.input_samples import sample, table_sample
-from watchglass.capture.pytorch.facts.judged_rows import about_model
+from watchglass.capture.pytorch.facts.judged_rows import number_of_model
 from watchglass.capture.pytorch.facts.object_names import ObjectNames
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.module_hooks import Unsaved, unsaved
 from watchglass.capture.pytorch.modules.module_tree import is_compiled
 from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
 from watchglass.capture.sketch_pace import SketchPace
-from watchglass.record import Forward
-from watchglass.records import Mode, ModuleKind
+from watchglass.record import DeferredFact, Forward
+from watchglass.records import Mode, ModuleKind, facts
 
 #: Tensors of a call that are sampled, and batches of an epoch that are hashed.
 _MOST_TENSORS, _MOST_BATCHES = 4, 16
@@ -66,12 +66,12 @@ class _EpochStart:
     def complete(self) -> bool:
         return len(self.batches) >= min(self.workers, _MOST_BATCHES)
 
-    def data(self) -> dict[str, Any]:
-        """The fact's data; for the recorder's thread."""
+    def fact(self) -> facts.BatchInputs:
+        """The fact; for the recorder's thread."""
         # A model that gets parts of batches, or one batch twice: the worker is unknown.
         whole = all(samples and samples[0].shape[:1] == (self.batch_size,) for samples in self.batches)
-        workers = [index % self.workers for index in range(len(self.batches))] if self.in_order and whole else None
-        return {**hashed(self.batches), "loader": self.loader, "iteration": self.iteration, "workers": workers}
+        workers = tuple(index % self.workers for index in range(len(self.batches))) if self.in_order and whole else None
+        return replace(hashed(self.batches), loader=self.loader, iteration=self.iteration, workers=workers)
 
 
 class Batches:
@@ -109,10 +109,16 @@ class Batches:
         if not sketching and "batch" not in self._kinds:
             return
         samples = self._samples(call.root, call.arguments, call.kwargs)
-        facts = call.forward.records.facts
+        records = call.forward.records
         if "batch" in self._kinds and samples:
-            more = {"iterations": dict(self._iterations), **self._held(call)}
-            facts.append(("batch", "forward", DeferredData(lambda: {**hashed([samples]), **more})))
+            counts, (same, part) = dict(self._iterations), self._held(call)
+            records.add_fact(
+                DeferredFact(
+                    facts.BatchInputs,
+                    lambda: replace(hashed([samples]), iterations=counts, same_tensor=same, part=part),
+                ),
+                "forward",
+            )
         if sketching:
             self._sketched = {}
             for chosen in first_of_each_kind(samples):
@@ -123,23 +129,21 @@ class Batches:
                         if (memory := _memory(tensor)) is not None:
                             self._sketched[memory] = into
                 about = functools.partial(self._sketch, call.forward, taken, into, training=mode is Mode.TRAIN)
-                facts.append(("input_sketch", "forward", DeferredData(about)))
+                records.add_fact(DeferredFact(facts.InputSketch, about), "forward")
         epoch = self._epoch
         if epoch is not None and epoch.waiting and mode is Mode.TRAIN:
             epoch.waiting = False
             self._attach(epoch, [call.root])
             self._add(epoch, call.root, samples)
 
-    def _held(self, call: ForwardCall) -> dict[str, Any]:
+    def _held(self, call: ForwardCall) -> tuple[bool | None, float | None]:
         """Whether a script made the first input for this forward, and of how much memory it is a part."""
         tensor = next((tensor for _, tensor in self._inputs(call.root, call.arguments, call.kwargs)), None)
         if tensor is None or type(tensor) is not Tensor:
-            return {}
+            return None, None
         before = self._latest.get(call.forward.model)
         self._latest[call.forward.model] = weakref.ref(tensor)
-        data: dict[str, Any] = {} if before is None else {"same_tensor": before() is tensor}
-        part = _part_of_memory(tensor)
-        return data if part is None else {**data, "part": part}
+        return None if before is None else before() is tensor, _part_of_memory(tensor)
 
     def _inputs(self, root: nn.Module, arguments: Any, kwargs: Any) -> Iterator[tuple[str, Tensor]]:
         return self._models.carried.inputs(root, arguments, kwargs, _MOST_TENSORS)
@@ -162,12 +166,14 @@ class Batches:
         """The captured forward has ended."""
         self._sketched = {}
 
-    def _sketch(self, forward: Forward, taken: Sample, into: _Takers, *, training: bool) -> dict[str, Any] | None:
-        """Data of an ``input_sketch``; for the recorder's thread."""
+    def _sketch(self, forward: Forward, taken: Sample, into: _Takers, *, training: bool) -> facts.InputSketch | None:
+        """The sketch; for the recorder's thread."""
         key = f"{forward.model}/{taken.path}"
         correlations = self._correlations.setdefault(key, Correlations()) if training else None
         data = taken.sketch(correlations, into.gradients)
-        return data and {**data, "into": [*into], **about_model(self._models, forward)}
+        if not data:
+            return None
+        return facts.InputSketch(**data, into=tuple(into), model=number_of_model(self._models, forward))
 
     def update_began(self, update: Update) -> None:
         """Gradients are final: note those of the tokens of an embedding that took a sketched tensor."""
@@ -185,7 +191,7 @@ class Batches:
         name = self._loaders.name("loader", loader)
         count = self._iterations[name] = self._iterations.get(name, 0) + 1
         if count == 1 and "data_loader" in self._kinds:
-            self._port.records.current().facts.append(("data_loader", "DataLoader", {"loader": name, **_of(loader)}))
+            self._port.records.current().add_fact(_settings(name, loader), "DataLoader")
         if self._epoch is not None and self._epoch.loader == name:
             self._end_epoch_start()  # its batches are fewer than its workers
         # At the first, second, fourth, eighth epoch and so on: what workers have in common does not change.
@@ -229,7 +235,7 @@ class Batches:
         while epoch.remove:
             epoch.remove.pop()()
         if len(epoch.batches) > 1:
-            self._port.records.current().facts.append(("batch", "first batches", DeferredData(epoch.data)))
+            self._port.records.current().add_fact(DeferredFact(facts.BatchInputs, epoch.fact), "first batches")
 
 
 def _memory(tensor: Any) -> tuple[Any, ...] | None:
@@ -288,22 +294,21 @@ def _length(loader: Any) -> int | None:
         return None  # a data set without a length
 
 
-def _of(loader: Any) -> dict[str, Any]:
+def _settings(name: str, loader: Any) -> facts.LoaderSettings:
     """The settings of a loader; of the data set's code at most ``__len__`` is called, as its sampler does then."""
     data_set, (sampler, batch_size) = getattr(loader, "dataset", None), _sampler(loader)
     initialize = getattr(loader, "worker_init_fn", None)
-    return {
-        "data_set": type(data_set).__name__,
-        "iterable": isinstance(data_set, torch.utils.data.IterableDataset),
-        "sampler": type(sampler).__name__,
-        "batch_size": batch_size,
-        "batches": _length(loader),
-        "drop_last": bool(getattr(loader, "drop_last", False)),
-        "num_workers": _workers(loader),
-        "in_order": bool(getattr(loader, "in_order", True)),
-        "persistent_workers": bool(getattr(loader, "persistent_workers", False)),
-        "worker_init_fn": None
-        if initialize is None
-        else getattr(initialize, "__qualname__", type(initialize).__name__),
-        "generator": getattr(loader, "generator", None) is not None,
-    }
+    return facts.LoaderSettings(
+        loader=name,
+        data_set=type(data_set).__name__,
+        iterable=isinstance(data_set, torch.utils.data.IterableDataset),
+        sampler=type(sampler).__name__,
+        batch_size=batch_size,
+        batches=_length(loader),
+        drop_last=bool(getattr(loader, "drop_last", False)),
+        num_workers=_workers(loader),
+        in_order=bool(getattr(loader, "in_order", True)),
+        persistent_workers=bool(getattr(loader, "persistent_workers", False)),
+        worker_init_fn=None if initialize is None else getattr(initialize, "__qualname__", type(initialize).__name__),
+        generator=getattr(loader, "generator", None) is not None,
+    )

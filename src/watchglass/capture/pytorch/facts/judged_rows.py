@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from watchglass.capture.deferred_values import DeferredData
 from watchglass.capture.input_sketches import rows_of
 from watchglass.capture.judged_sketches import Cut, LossRows, SampleInputs
 from watchglass.capture.neighbours import LEAST_ROWS, MOST_COLUMNS
@@ -23,8 +22,8 @@ from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
 from watchglass.capture.pytorch.public_calls import argument_of
 from watchglass.capture.sketch_pace import SketchPace
-from watchglass.record import Forward
-from watchglass.records import Mode, loss_kind
+from watchglass.record import DeferredFact, Forward
+from watchglass.records import DeclaredFact, Mode, facts, loss_kind
 
 #: Losses of one forward that are sketched.
 _MOST_LOSSES = 4
@@ -88,23 +87,28 @@ class JudgedRows:
     def _add(self, forward: Forward, source: str, judged: LossRows, unless: list[str]) -> None:
         if _of_samples(judged, self._given):
             judged = dataclasses.replace(judged, given=self._given)
-        made = {"output_sketch": judged.output_sketch, "target_sketch": judged.target_sketch}
-        for kind in self._kinds & made.keys():
-            about = functools.partial(self._data, forward, made[kind], unless)
-            forward.records.facts.append((kind, source, DeferredData(about)))
+        made: dict[type[DeclaredFact], Any] = {
+            facts.OutputSketch: judged.output_sketch,
+            facts.TargetSketch: judged.target_sketch,
+        }
+        for kind, make in made.items():
+            if kind.KIND in self._kinds:
+                sketch = functools.partial(self._sketch, kind, forward, make, unless)
+                forward.records.add_fact(DeferredFact(kind, sketch), source)
 
-    def _data(self, forward: Forward, make: Any, unless: list[str]) -> dict[str, Any] | None:
-        """The data of a fact; for the recorder's thread."""
+    def _sketch(self, kind: Any, forward: Forward, make: Any, unless: list[str]) -> Any:
+        """A sketch of this kind; for the recorder's thread."""
         data = None if unless else make()
-        if data and len(self._models) > len(list(self._models)):
-            # A teacher or a target network, which is called and not trained.
-            data = {**data, "helped": True}
-        return data and {**data, **about_model(self._models, forward)}
+        if not data:
+            return None
+        # A teacher or a target network, which is called and not trained.
+        helped = True if len(self._models) > len(list(self._models)) else None
+        return kind(**data, helped=helped, model=number_of_model(self._models, forward))
 
 
-def about_model(models: Models, forward: Forward) -> dict[str, int]:
+def number_of_model(models: Models, forward: Forward) -> int | None:
     """The number of the model of a forward that is over, where there are several."""
-    return {"model": forward.model} if models.seen > 1 and forward.model >= 0 else {}
+    return forward.model if models.seen > 1 and forward.model >= 0 else None
 
 
 def _given(models: Models, call: ForwardCall) -> SampleInputs | None:
@@ -244,7 +248,11 @@ def _settings(call: LossCall) -> dict[str, Any]:
     if isinstance(given["weight"], Tensor):
         found["weighted"] = True
     if isinstance(given["pos_weight"], Tensor):
-        found["positive_weight"] = losses.number(given["pos_weight"].mean()) if given["pos_weight"].is_cpu else None
+        found |= (
+            {"positive_weight": losses.number(given["pos_weight"].mean())}
+            if given["pos_weight"].is_cpu
+            else {"weighted": True}
+        )
     if given["label_smoothing"]:
         found["smoothing"] = float(given["label_smoothing"])
     return found

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from watchglass.capture.deferred_values import DeferredData, DeferredNumbers
+from watchglass.capture.deferred_values import DeferredNumbers
 from watchglass.capture.input_sketches import Sample
 from watchglass.capture.pytorch.events import ForwardCall
 from watchglass.capture.pytorch.facts.input_samples import row_sample
 from watchglass.capture.pytorch.step.module_capture import first_tensor
 from watchglass.capture.seen_rows import MOST_NUMBERS, MOST_ROWS, MOST_TOKENS, SeenRows
 from watchglass.capture.sketch_pace import SketchPace, sketch_spacing
-from watchglass.records import SEEN_ROWS, Mode, Role
+from watchglass.record import DeferredFact
+from watchglass.records import SEEN_ROWS, Mode, Role, facts
 
 #: Batches of an evaluation of which each is examined; later ones at the pace of sketches.
 _EACH = 1024
@@ -37,8 +38,8 @@ class SeenRowsFact:
             self._seen.note(taken)
             noted = self._seen.noted
             # It makes no fact, but is done in the recorder's thread.
-            later = DeferredData(lambda: self._seen.hash_up_to(noted))
-            call.forward.records.facts.append((SEEN_ROWS, "forward", later))
+            later = DeferredFact(facts.RowsSeen, lambda: self._seen.hash_up_to(noted))
+            call.forward.records.add_fact(later, "forward")
 
     def each_evaluated(self, call: ForwardCall) -> None:
         """Look for the rows of an evaluation's batch."""
