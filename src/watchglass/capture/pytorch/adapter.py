@@ -18,7 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from watchglass.capture.phase_source import record_phases
 from watchglass.capture.port import Port
 from watchglass.capture.pytorch import public_calls as calls
-from watchglass.capture.pytorch.compiled.calls import Compilations
+from watchglass.capture.pytorch.compiled.compilations import Compilations
 from watchglass.capture.pytorch.compiled.graphs import unless_captured
 from watchglass.capture.pytorch.compiled.hidden_forwards import HiddenForwards
 from watchglass.capture.pytorch.compiled.scripting import script_unwatched

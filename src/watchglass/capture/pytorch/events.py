@@ -10,17 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from watchglass.capture.module_places import ParameterPlace, Place
+from watchglass.capture.pytorch.saving.late_gradients import LateGradients
 from watchglass.capture.pytorch.saving.out_of_memory import is_out_of_memory, report_exhaustion
 from watchglass.record import CapturedRecords, Forward, OpenStep, Readback
-
-if TYPE_CHECKING:
-    from watchglass.capture.pytorch.saving.parameter_reader import LateGradients
 
 _Told = TypeVar("_Told")
 

@@ -369,6 +369,10 @@ INITIALIZED = PublicCall(lambda: ((nn.init, name) for name in INITIALIZERS), _DR
 #: What scripts and packages draw weights with beside these. Not ``torch.randn`` and the like: PyTorch keeps tables of
 #: its functions, for default devices and for compiled code, which must not hold a wrapper.
 DRAWN = PublicCall(lambda: ((torch.Tensor, name) for name in ("normal_", "uniform_")), _DRAWS)
+#: Module.compile calls torch.compile: shared, so that only the outer call is reported.
+_COMPILING = Nest()
+COMPILE = PublicCall(lambda: ((torch, "compile"),), _COMPILING)
+COMPILE_IN_PLACE = PublicCall(lambda: ((nn.Module, "compile"),), _COMPILING)
 #: As an optimizer is made, and later.
 OPTIMIZER_GIVEN = PublicCall(lambda: ((Optimizer, "add_param_group"),))
 OPTIMIZER_ZERO_GRAD = PublicCall(lambda: ((Optimizer, "zero_grad"),), active=FACTS)

@@ -29,7 +29,7 @@ from watchglass.capture.pytorch.first_bad.watch_next_steps import NextStepsWatch
 from watchglass.capture.pytorch.first_bad.weights import Weights
 from watchglass.capture.pytorch.graph.autograd_graph import Graph
 from watchglass.capture.pytorch.modules.module_tree import is_compiled
-from watchglass.capture.pytorch.saving.parameter_reader import LateGradients
+from watchglass.capture.pytorch.saving.late_gradients import LateGradients
 from watchglass.capture.pytorch.training_state import TrainingState
 from watchglass.record import DeferredFact, OpenStep, Readback
 from watchglass.records import OperationFault, facts

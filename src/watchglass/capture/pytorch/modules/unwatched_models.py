@@ -19,11 +19,11 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim import Optimizer
 
-from watchglass.capture.pytorch.compiled.calls import COMPILE
 from watchglass.capture.pytorch.compiled.graphs import compiled_so_far, compiling
 from watchglass.capture.pytorch.modules.module_hooks import Switch
 from watchglass.capture.pytorch.modules.module_tree import parameters_of
 from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
+from watchglass.capture.pytorch.public_calls import COMPILE
 from watchglass.capture.pytorch.training_state import TrainingState
 
 #: Most observed calls of other modules after a forward of a watched model: later ones belong to no evaluation.

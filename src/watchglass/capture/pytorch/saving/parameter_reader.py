@@ -7,7 +7,6 @@ import math
 import re
 import time
 import weakref
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +24,7 @@ from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.module_tree import described, parameters_of, type_name
 from watchglass.capture.pytorch.saving.exact_updates import Updates
+from watchglass.capture.pytorch.saving.late_gradients import LateGradients
 from watchglass.capture.pytorch.saving.reduce import is_plain, plain, share_threads, summaries, symmetry_of, version_of
 from watchglass.capture.pytorch.saving.saved_tensors import Item, Saving
 from watchglass.config import chosen_facts
@@ -32,36 +32,12 @@ from watchglass.record import CapturedRecords, DeferredFact, OpenStep
 from watchglass.records import SCALARS, STATISTIC_FIELDS, STATISTICS, Role, TensorInfo, facts, series_name
 from watchglass.stats import Rows
 
-_MAX_NAMED = 32
 #: Also ``in_proj_bias`` of attention and ``bias_hh_l0`` of recurrent modules.
 _BIAS = re.compile("(^|_)bias(_|$)")
 _NAN, _POSINF, _NEGINF = (STATISTIC_FIELDS.index(name) for name in ("nan", "posinf", "neginf"))
 _L2 = STATISTIC_FIELDS.index("l2")
 
 _Parameters = list[tuple[Tensor, str, ParameterPlace]]
-
-
-class LateGradients:
-    """The gradients on a device that are not finite: known once their norms have arrived.
-
-    Args:
-        norms: Norms, as they come together, each with the places of its gradients in ``names``.
-        names: Of the gradients' parameters.
-    """
-
-    def __init__(self, norms: Sequence[tuple[DeviceRows, list[int]]], names: Sequence[str]) -> None:
-        self._norms = norms
-        self._names = names
-
-    def bad(self) -> list[str]:
-        """Those that are not finite, in order of the model. Waits for the device."""
-        found = [index for norms, indices in self._norms for index in np.array(indices)[~np.isfinite(norms.resolve())]]
-        return [self._names[index] for index in sorted(found)]
-
-    def describe(self) -> facts.NonfiniteGradients | None:
-        """The fact about them, None where all are finite. Waits for the device."""
-        bad = self.bad()
-        return describe_bad(bad) if bad else None
 
 
 class _Known:
@@ -319,12 +295,6 @@ class ParameterReader:
             if tree.number in new and tree.owner is not None:
                 about_model = replace(described((tree,)), roots=(type_name(tree.owner),), model=tree.number)
                 step.records.add_fact(about_model, "first update")
-
-
-def describe_bad(names: Sequence[str]) -> facts.NonfiniteGradients:
-    """The fact about gradients of these parameters: backward runs from the last layer to the first."""
-    tensors = tuple(f"gradient/{name}" for name in names[-_MAX_NAMED:])
-    return facts.NonfiniteGradients(tensors, len(names), tensors[-1])
 
 
 def joined_norm(one: Any, other: Any) -> Any:
