@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from watchglass.config import FACTS
-from watchglass.records import DeclaredFact, facts
+from watchglass.records import DeclaredFact, declared_kinds
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "facts.md"
-
-
-def kinds() -> dict[str, type[DeclaredFact]]:
-    """All declared kinds by name, in the order of their files."""
-    tree = ast.parse(Path(str(facts.__file__)).read_text(encoding="utf-8"))
-    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and "facts" in str(node.module)]
-    found = [getattr(facts, alias.name) for node in imports for alias in node.names]
-    return {each.KIND: each for each in found if isinstance(each, type) and issubclass(each, DeclaredFact)}
 
 
 def paragraphs(kind: type[DeclaredFact]) -> tuple[str, str, dict[str, str]]:
@@ -51,7 +42,7 @@ def _switched() -> Iterator[str]:
 
 def _others() -> Iterator[str]:
     yield "| fact | content | when |\n|---|---|---|"
-    for name, kind in kinds().items():
+    for name, kind in declared_kinds().items():
         if name not in FACTS:
             yield f"| `{name}` | {what(kind)} | {kind.WHEN} |"
 
@@ -64,7 +55,7 @@ def _needed() -> Iterator[str]:
 
 
 def _fields() -> Iterator[str]:
-    for name, kind in kinds().items():
+    for name, kind in declared_kinds().items():
         _, more, attributes = paragraphs(kind)
         if attributes:
             yield f"**{name}**:{' ' if more else ''}{more}\n\n| field | content |\n|---|---|"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pkgutil
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, is_dataclass
 from enum import Enum
 from functools import cache
+from importlib import import_module
 from typing import Any, ClassVar, TypeVar, Union, get_args, get_origin
 
 from watchglass.records.fields_of_classes import field_types
@@ -94,6 +96,17 @@ class DeclaredFact:
         except _FAULTS:
             return None
         return fact
+
+
+def declared_kinds() -> dict[str, type[DeclaredFact]]:
+    """All kinds of facts by name; imports all."""
+    package = import_module("watchglass.records.facts")
+    for module in sorted(pkgutil.iter_modules(package.__path__), key=lambda each: each.name):
+        import_module(f"{package.__name__}.{module.name}")
+    for name in ("functions", "module_times", "operators", "windows"):
+        import_module(f"watchglass.records.{name}")
+    ours = [kind for kind in DeclaredFact.__subclasses__() if kind.__module__.startswith(f"{__package__}.")]
+    return {kind.KIND: kind for kind in sorted(ours, key=lambda each: each.KIND)}
 
 
 def _plain(value: Any) -> Any:

@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from watchglass.capture import Hook, attach, loop_of
 from watchglass.control import Commit, Stop
 from watchglass.errors import TrainingStopped
-from watchglass.records import Mode, ModuleKind, facts
+from watchglass.records import Mode, ModuleKind, declared_kinds, facts
 from watchglass.run import Run, open_run
 
 AfterStep = Callable[[int], None]
@@ -172,6 +172,15 @@ class AdapterSuite(ABC):
         rows = [info for info in run.worker().tables.catalog if info.module in kinds and info.module_type]
         other = [info.name for info in rows if info.module_kind.value != kinds[info.module]]
         _equal(other, [], "tensors whose module is of another kind")
+
+    def test_facts_are_as_declared(self, tmp_path: Path) -> None:
+        """Every recorded fact is of a declared kind, and each of its fields has the declared type."""
+        _, run = self.watch(tmp_path / "run")
+        kinds = declared_kinds()
+        _equal(sorted({fact.kind for fact in run.facts()} - kinds.keys()), [], "kinds of facts that are not declared")
+        for fact in run.facts():
+            read = fact.read(kinds[fact.kind])
+            _equal(None if read is None else read.to_data(), fact.data, f"data of {fact.kind} as they are declared")
 
     def test_nothing_happens_before_the_first_training_step(self, tmp_path: Path) -> None:
         """An evaluation alone makes no file and no thread; it is recorded once training begins."""

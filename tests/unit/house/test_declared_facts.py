@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from watchglass.records import DeclaredFact, facts
+from watchglass.records import declared_kinds
 from watchglass.rules import BUILT_IN, find_rule
 
 
@@ -45,16 +45,6 @@ def test_such_a_line_is_found(line: str) -> None:
     assert not list(undeclared("[clip.calls for clip in view.facts(facts.Clip)]"))
 
 
-def kinds() -> dict[str, type[DeclaredFact]]:
-    """All declared kinds, by name."""
-    source = Path(facts.__file__).read_text(encoding="utf-8")
-    names = [
-        alias.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom) for alias in node.names
-    ]
-    classes = [getattr(facts, name) for name in names if name not in ("TYPE_CHECKING", "lazily")]
-    return {each.KIND: each for each in classes if issubclass(each, DeclaredFact)}
-
-
 def test_rules_need_declared_kinds() -> None:
     needed = {kind for name in BUILT_IN for need in find_rule(name).needs for kind in need.facts}
-    assert needed - kinds().keys() == set()
+    assert needed - declared_kinds().keys() == set()

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from watchglass import Hook, Mode, Role, TrainingStopped
-from watchglass.records import facts
+from watchglass.records import DeclaredFact, facts
 from watchglass.testing import AdapterCase, AdapterSuite
 
 
@@ -186,6 +186,19 @@ class InventsKinds(Adapter):
         super().end(trainer, loss, gradient)
 
 
+class Invented(DeclaredFact):
+    KIND = "invented"
+
+    def to_data(self) -> dict[str, Any]:
+        return {}
+
+
+class InventsFacts(Adapter):
+    def end(self, trainer: Trainer, loss: float, gradient: NDArray[np.float64]) -> None:
+        self.hook.port.records.current().add_fact(Invented(), "test")
+        super().end(trainer, loss, gradient)
+
+
 class LeavesOutKinds(Adapter):
     def end(self, trainer: Trainer, loss: float, gradient: NDArray[np.float64]) -> None:
         about = facts.ModelDescription(module_types={"": "Trainer"})
@@ -194,6 +207,7 @@ class LeavesOutKinds(Adapter):
 
 
 BROKEN = {
+    InventsFacts: "test_facts_are_as_declared",
     InventsKinds: "test_modules_have_kinds",
     LeavesOutKinds: "test_modules_have_kinds",
     ChangesNumbers: "test_the_training_keeps_its_numbers",

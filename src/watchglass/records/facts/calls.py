@@ -10,12 +10,7 @@ from watchglass.records.fact import DeclaredFact
 
 @dataclass(frozen=True)
 class OrderOfCalls:
-    """One order of the calls of a round.
-
-    Attributes:
-        calls: Names, each with how often it came in a row.
-        times: Rounds of this order since the last such fact.
-    """
+    """One order of the calls of a round; :class:`Calls` has what its fields mean."""
 
     calls: tuple[tuple[str, int], ...]
     times: int
@@ -23,15 +18,7 @@ class OrderOfCalls:
 
 @dataclass(frozen=True)
 class CalledObject:
-    """An object whose calls are in an order.
-
-    Attributes:
-        type: Its class.
-        scheduled: Whether a scheduler was made for this optimizer.
-        optimizer, observed, stepped: Of a scheduler: the name of its optimizer, whether its `step` can be observed, and
-            whether it has stepped since it was made.
-        optimizers: Names of the optimizers that hold some parameters of this module.
-    """
+    """An object whose calls are in an order; :class:`Calls` has what its fields mean."""
 
     type: str | None = None
     scheduled: bool | None = None
@@ -100,12 +87,7 @@ class LeftoverGradients(DeclaredFact):
 
 @dataclass(frozen=True)
 class ReadLine:
-    """A line of the script that reads numbers of tensors, or waits for a device.
-
-    Attributes:
-        at, call, device, phase: The line, the method, the type of the device, and the phase of the step.
-        count, seconds: Reads, and the time in them.
-    """
+    """A line of the script that reads tensors; :class:`ReadLines` has what its fields mean."""
 
     at: str = ""
     call: str = ""

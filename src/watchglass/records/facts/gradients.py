@@ -148,16 +148,7 @@ class SampledNoise(DeclaredFact):
 
 @dataclass(frozen=True)
 class NormalizationState:
-    """Running statistics of one module.
-
-    Attributes:
-        module, type, training, momentum: Path, class, flag and momentum.
-        batches: Batches tracked so far.
-        initial: Whether all means are exactly 0 and all variances exactly 1.
-        moved: Change of the means since the last such fact, in standard deviations.
-        mean_off: Distance from the mean of the module's input, in standard deviations of the input.
-        variance_ratio: Median ratio to the variance of the input.
-    """
+    """Running statistics of one module; :class:`NormalizationStatistics` has what its fields mean."""
 
     module: str = ""
     type: str = ""

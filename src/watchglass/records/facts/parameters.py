@@ -23,15 +23,7 @@ class NamedParameters:
 
 @dataclass(frozen=True)
 class HeldParameters:
-    """The parameters of one optimizer.
-
-    Attributes:
-        type: Class of the optimizer.
-        parameters: How many it holds.
-        frozen: Those that require no gradient.
-        foreign, foreign_with_gradient: How many belong to no model that was called, and how many of these have one.
-        foreign_shapes: Shapes of at most 32 of these.
-    """
+    """The parameters of one optimizer; :class:`Membership` has what its fields mean."""
 
     type: str = ""
     parameters: int = 0

@@ -99,14 +99,7 @@ class StageBegin(DeclaredFact):
 
 @dataclass(frozen=True)
 class InitialWeight:
-    """A weight before its first update.
-
-    Attributes:
-        shape, fan_in, fan_out: Its shape, and what follows from it.
-        identical_rows: Share of its rows that equal the first, 0..1.
-        constant: Whether all its values are one.
-        std: Standard deviation of its values; absent where it is not finite.
-    """
+    """A weight before its first update; :class:`Initialization` has what its fields mean."""
 
     shape: tuple[int, ...] = ()
     fan_in: int = 0

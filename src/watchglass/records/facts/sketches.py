@@ -25,13 +25,7 @@ class SketchedUnits:
 
 @dataclass(frozen=True)
 class Correlated:
-    """Correlations between the features of a table.
-
-    Attributes:
-        share: Share of the pairs of features with an absolute correlation above 0.95.
-        features: How many features vary.
-        rows: The latest training rows, up to 512, of which they are.
-    """
+    """Correlations between the features of a table; :class:`InputSketch` has what its fields mean."""
 
     share: float = 0.0
     features: int = 0
@@ -40,13 +34,7 @@ class Correlated:
 
 @dataclass(frozen=True)
 class SketchedPadding:
-    """The token that most rows end with or begin with.
-
-    Attributes:
-        token, side: The token; "right" if rows end with it, "left" if they begin with it.
-        share, rows: Share of the elements in these runs, and of the rows that have one.
-        gradient: Norm of the gradient of the token's embedding, divided by the median over the tokens that get one.
-    """
+    """The token that most rows end with or begin with; :class:`InputSketch` has what its fields mean."""
 
     token: int = 0
     side: str = ""
@@ -105,12 +93,7 @@ class InputSketch(DeclaredFact):
 
 @dataclass(frozen=True)
 class Neighbours:
-    """How alike the nearest samples of a batch are; 1: equal, about 0: nothing in common.
-
-    Attributes:
-        targets, errors: How alike their targets, and their errors, are.
-        rows: Samples that were compared.
-    """
+    """How alike the nearest samples of a batch are; :class:`OutputSketch` has what its fields mean."""
 
     targets: float = 0.0
     errors: float = 0.0
