@@ -238,6 +238,20 @@ def test_predictions_are_no_evaluations(preloaded: Preloaded, tmp_path: Path) ->
         assert len(run.steps(Mode.EVAL)) == EPOCHS * 3, kind
 
 
+def test_an_evaluation_after_a_prediction_that_failed_is_one(preloaded: Preloaded, tmp_path: Path) -> None:
+    after = """
+    model.predict_step = lambda *batch: 1 / 0
+    try:
+        trainer.predict(model, DataLoader(held_out, 16))
+    except ZeroDivisionError:
+        trainer.validate(model, DataLoader(held_out, 16))
+    """
+    run_script(preloaded.importing("lightning"), tmp_path / "run", script("lightning", after=after))
+    run = open_run(tmp_path / "run" / "run")
+    assert not run.steps(Mode.PREDICT)
+    assert len(run.steps(Mode.EVAL)) == (EPOCHS + 1) * 3
+
+
 RULE = """
     from watchglass import Finding, Severity
     from watchglass.rules import Needs, Rule

@@ -102,6 +102,11 @@ class FitListener:
         """Predictions are over."""
         self._turned(Mode.EVAL)
 
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """A script may go on after it: what follows is no sanity check, and no prediction."""
+        self._checked.close()
+        self._turned(Mode.EVAL)
+
     def _begin(self, trainer: Any) -> None:
         advice = self._port.advice
         advice.planned_steps = _planned(weakref.ref(trainer))
