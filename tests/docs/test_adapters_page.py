@@ -40,7 +40,7 @@ def page(text: str, in_tmp_path: Path) -> Iterator[dict[str, Any]]:
     FRAMEWORKS.clear()
     FRAMEWORKS.update(before)
     frameworks.member.cache_clear()
-    for name in ("trainer", "trainer_adapter", "trainer_phases"):
+    for name in ("trainer", "trainer_adapter", "trainer_phases", "outer", "outer_adapter"):
         del sys.modules[name]
 
 
@@ -49,6 +49,14 @@ def test_the_training_of_the_page_is_recorded(page: dict[str, Any]) -> None:
     assert run.steps() == list(range(30))
     assert run.tensor("gradient/weights").steps() == [0, 10, 20]
     assert run.tensor("mine").reductions("max")[1].tolist() == [2.0] * 30
+
+
+def test_the_loop_over_pytorch_drives_and_names(page: dict[str, Any]) -> None:
+    run = open_run("runs/outer")
+    assert run.steps() == list(range(5))
+    for name in ("gradient/dense.kernel", "update/dense.bias"):
+        assert run.tensor(name).steps() == list(range(5))
+    assert not [name for name in run.tensor_names() if "body" in name]
 
 
 def test_an_adapter_is_less_than_a_hundred_lines(page: dict[str, Any], in_tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -93,12 +94,14 @@ def loop_of(value: object, *, drives: bool = False) -> Loop | None:
 def attach(port: Port, outer: Loop, watched: Any = None) -> Any:
     """Watch a loop, or all of them for None; returns the result of :meth:`Loop.attach`.
 
-    An advising loop leaves the rank and the steps to the loop below it, which is attached first.
+    Loops below it, of imported frameworks, are attached first. An advising loop leaves the rank and the steps to them.
     """
     entry = FRAMEWORKS.get(outer.name, Entry())
+    for inner in (loop(name) for name in entry.over if name in sys.modules):
+        if not entry.drives or watched is None:
+            attach(port, inner)
+        elif inner.is_loop(watched):
+            attach(port, inner, watched)
     if entry.drives:
         port.rank = outer.rank
-    else:
-        for name in entry.over:
-            attach(port, loop(name))
     return outer.attach(port, watched)

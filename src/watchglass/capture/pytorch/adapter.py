@@ -26,7 +26,7 @@ from watchglass.capture.pytorch.compiled.updates import CompiledUpdates
 from watchglass.capture.pytorch.facts import Facts
 from watchglass.capture.pytorch.fast_path.path import FastPath, FullPath
 from watchglass.capture.pytorch.first_bad.search import FirstBadModule
-from watchglass.capture.pytorch.modules.model_discovery import Discovery
+from watchglass.capture.pytorch.modules.model_discovery import Discovery, is_ours
 from watchglass.capture.pytorch.modules.module_hooks import Exchange, Switch
 from watchglass.capture.pytorch.modules.module_tree import ModuleTree
 from watchglass.capture.pytorch.modules.unwatched_models import UnwatchedModels
@@ -109,8 +109,10 @@ class PyTorchAdapter:
 
     def attach(self, root: nn.Module) -> None:
         """Watch a model whose outermost call is ``root``."""
-        self._calls.attach(root)
         models = self._current.models
+        if not is_ours(models.parents.owner(root)):
+            models.own(root)
+        self._calls.attach(root)
         if not self._discovers:
             models.on_given(root)
         models.settle(models.number(root))

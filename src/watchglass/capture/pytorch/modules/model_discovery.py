@@ -140,7 +140,7 @@ class Discovery:
         """Watch the models that hold any of these parameters; returns whether there are any."""
         models = self._current.models
         wanted = list(parameters)
-        owners = [owner for owner in models.parents.owners(wanted) if _is_ours(owner)]
+        owners = [owner for owner in models.parents.owners(wanted) if is_ours(owner)]
         for owner in owners:
             if not models.holds(owner):
                 self._calls.attach(owner)
@@ -172,7 +172,7 @@ class Discovery:
                 self._calls.criterion(module)
             return
         owner = current.models.parents.owner(module)
-        if not _is_ours(owner):
+        if not is_ours(owner):
             current.models.own(module)
         call = self._in_place.get(module)
         if call is not None:
@@ -190,7 +190,7 @@ class Discovery:
         self._calls.before(module, arguments, kwargs)
 
 
-def _is_ours(owner: nn.Module) -> bool:
+def is_ours(owner: nn.Module) -> bool:
     """Whether no loop around PyTorch drives the steps of a model."""
     found = loop_of(owner, drives=True)
     return found is None or found.name == "torch"
