@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pkgutil
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, is_dataclass
@@ -10,8 +9,6 @@ from enum import Enum
 from functools import cache
 from importlib import import_module
 from typing import Any, ClassVar, TypeVar, Union, get_args, get_origin
-
-from watchglass.records.fields_of_classes import field_types
 
 _Kind = TypeVar("_Kind", bound="DeclaredFact")
 _FAULTS = (TypeError, ValueError, KeyError, OverflowError)
@@ -100,6 +97,8 @@ class DeclaredFact:
 
 def declared_kinds() -> dict[str, type[DeclaredFact]]:
     """All kinds of facts by name; imports all."""
+    import pkgutil  # here, for a training process does not list them
+
     package = import_module("watchglass.records.facts")
     for module in sorted(pkgutil.iter_modules(package.__path__), key=lambda each: each.name):
         import_module(f"{package.__name__}.{module.name}")
@@ -122,6 +121,8 @@ def _plain(value: Any) -> Any:
 @cache
 def _reader(kind: Any) -> Callable[[Any], Any]:
     """Reads a stored value of this type; raises one of the faults for any other."""
+    from watchglass.records.fields_of_classes import field_types  # here, for a training process only writes facts
+
     origin, parts = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
         return _of_union([_reader(part) for part in parts if part is not type(None)], type(None) in parts)
