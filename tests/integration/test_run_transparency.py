@@ -206,7 +206,8 @@ def test_a_framework_is_imported_as_ever_and_the_session_notified(folder: Path) 
     script = write(folder, "train.py", body)
     status, out, _ = outcome(watched(script), folder)
     assert status == 0
-    assert out.splitlines() == ["torch SourceFileLoader True", f"1 {folder.resolve() / 'torch.py'}"]
+    # The finder stays for the loops around PyTorch, which may be imported yet.
+    assert out.splitlines() == ["torch SourceFileLoader True", f"0 {folder.resolve() / 'torch.py'}"]
 
 
 @pytest.mark.parametrize(("options", "env"), [(["--no-capture"], {}), ([], {"WATCHGLASS": "0"})])

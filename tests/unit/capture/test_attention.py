@@ -314,7 +314,7 @@ def test_attention_that_cannot_be_read_is_said_once_and_harms_nothing(run_path: 
         names = stage.names
     ((kind, source, data),) = stage.facts
     assert (kind, source) == ("attention_unreadable", "0")
-    assert "do not fit" in data["reason"]
+    assert "do not fit" in data.reason
     assert len(names) == 2 * HEADS
 
 

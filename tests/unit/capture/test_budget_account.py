@@ -68,7 +68,7 @@ class Account:
             timed = due and len(self.captured) % self.device_turn == 0
             self._late_ns = self.device_turn * self.device_ns if timed else 0
             self.cost.step_ended(step, step.mode_step)
-            self.facts += [(self.number, kind, data) for kind, _, data in step.records.rows[FACTS]]
+            self.facts += [(self.number, kind, fact.to_data()) for kind, _, fact in step.records.rows[FACTS]]
             self.captured += [self.number] if due else []
             self.number += 1
         return self

@@ -274,7 +274,7 @@ def test_an_input_without_gradient_is_refused_once_with_a_cure_and_left_alone(ru
     assert x.grad is None
     ((kind, source, data),) = stage.facts
     assert (kind, source) == ("input_gradients_unavailable", "gradient/model_2.input.0")
-    assert "requires_grad_()" in data["what_to_try"]
+    assert "requires_grad_()" in data.what_to_try
     assert not stage.names
 
 

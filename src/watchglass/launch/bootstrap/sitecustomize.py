@@ -1,8 +1,8 @@
 """Brings capture into the training process and its children; found first on PYTHONPATH, run by ``site`` at every start.
 
 It removes itself from ``sys.path``, and from ``sys.modules`` in favour of the ``sitecustomize`` of the environment,
-if there is one. One import hook remains: it waits for a framework, notifies :mod:`watchglass.session` once it is
-imported, and removes itself. One function for ``atexit`` remains, too, for the launcher: it reports an
+if there is one. One import hook remains: it waits for frameworks, notifies :mod:`watchglass.session` once one is
+imported, and removes itself after the last. One function for ``atexit`` remains, too, for the launcher: it reports an
 exception that ends the process, and the frameworks of a process that has recorded nothing.
 
 Child processes may run other interpreters, so this file keeps to old syntax, imports nothing but built-in

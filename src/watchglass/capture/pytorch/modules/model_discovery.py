@@ -56,7 +56,7 @@ class Discovery:
         # A compiled function may call models, which no hook sees.
         self._expecting = False
         port = current.port
-        guarded = self._unless_known(port.guarded(self._called))
+        guarded: Callable[..., Any] = port.guarded(self._called, unless=compiling)
         self._observing = Switch(lambda: register_module_forward_pre_hook(guarded))
         note = port.guard.shielded(current.models.parents.note)
         port.detach_with(register_module_module_registration_hook(note).remove)
@@ -147,21 +147,10 @@ class Discovery:
         models.trained(wanted)
         return bool(owners)
 
-    def _unless_known(self, called: Callable[..., Any]) -> Callable[..., Any]:
-        """``called``, but for the model that was called last, which each batch of an evaluation calls once more.
-
-        Written out, as it is called at every batch: it runs no code that can fail.
-        """
-        current = self._current
-
-        def run(module: nn.Module, arguments: Any, kwargs: Any = None) -> None:
-            if not compiling() and module is not current.root:
-                called(module, arguments, kwargs)
-
-        return run
-
     def _called(self, module: nn.Module, arguments: Any, kwargs: Any = None) -> None:
         current = self._current
+        if module is current.root:
+            return  # each batch of an evaluation calls it once more
         if current.forward_depth and current.models.holds(module):
             return  # at a glance: to look whether a forward is under way takes longer the deeper it is
         if current.in_forward or current.in_backward or current.models.knows(module) or captured():
