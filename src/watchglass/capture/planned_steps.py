@@ -33,7 +33,7 @@ def planned_steps(frame: types.FrameType | None, batches_per_step: int = 1) -> f
         epochs = _find(scope, _EPOCHS)
         loader = _loader(scope)
         if epochs is not None and loader is not None:
-            # The last micro-batches of an epoch are an update of their own.
+            # The micro-batches left over at the end of an epoch make one more update.
             steps = epochs[1] * -(-loader[1] // batches_per_step)
             return facts.PlannedSteps(steps, f"{epochs[0]} x len({loader[0]})")
     return None

@@ -44,9 +44,9 @@ class CapturedRecords:
     """The captures of one step or one forward, in order.
 
     Attributes:
-        rows: By kind: the values of its own fields, the last of which may be a :class:`Readback` of it, or of None for
-            no row after all; :class:`Captured` for statistics, and the tensors themselves for a kind that is written
-            to files. Rows of a step with one key are joined as their kind declares.
+        rows: By kind, the values of the fields that the kind declares. The last value may be a :class:`Readback`; if it
+            resolves to None, the row is left out. Statistics are :class:`Captured`, and kinds that are written to
+            files hold the tensors. Rows of a step with the same key are joined as their kind declares.
         series: ``(name, role, weight, value)``: scalars of the model that the step turns out to belong to.
         if_evaluated: As ``series``, recorded if the step turns out to be an evaluation, which they do not show.
         saved: Rows by the script; its numbers count instead of what is recorded of the same tensors.

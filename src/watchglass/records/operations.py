@@ -63,7 +63,7 @@ def _all(kind: OperationKind, names: str, low: float = -math.inf, high: float = 
 
 
 #: Operations by their words. ``reshape`` keeps the order of all elements, ``copy`` changes only their type, device or
-#: memory, and ``rearrange`` stands for all arrangements without a word of their own. ``rsub`` is ``sub`` with its
+#: memory, and ``rearrange`` stands for every arrangement that has no word here. ``rsub`` is ``sub`` with its
 #: operands exchanged.
 OPERATIONS: Mapping[str, Operation] = {
     each.word: each
