@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, is_dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from enum import Enum
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from typing import Any, ClassVar, TypeVar, Union, get_args, get_origin
+
+from watchglass.records.declared import Declared
 
 _Kind = TypeVar("_Kind", bound="DeclaredFact")
 _FAULTS = (TypeError, ValueError, KeyError, OverflowError)
@@ -55,24 +58,23 @@ class Fact:
         return cls(data["kind"], data["global_step"], data["source"], data["data"])
 
 
-class DeclaredFact:
-    """An observation that is not a tensor. A kind is a frozen dataclass; its fields are the data of the stored fact.
+class DeclaredFact(Declared):
+    """An observation that is not a tensor. Its fields are the data of the stored fact; its docstring says what it is.
 
-    The first sentence of its docstring, its attributes and these constants are what docs/facts.md has of it. A field
-    that is None is not stored. What a run has not stored, or another program wrote with another type, reads as the
-    field's default. A field named ``model`` is the number of the model that the fact is about.
+    A field that is None is not stored. What a run has not stored, or another program wrote with another type, reads as
+    the field's default. A field named ``model`` is the number of the model that the fact is about.
 
     Attributes:
         KIND: Name of the kind.
-        FROM: What it is observed from.
-        WHEN: The steps that have it.
+        NEEDED_BY: For a kind that can be switched off, who needs it: ``"report"``, which shows it, so that it is
+            recorded unless the user chooses the facts; ``"rules"`` of the default set; "" for rules beyond them. None
+            for a kind that is always recorded.
         COST: What it costs, and when; "" for a kind that is always recorded.
         UNSEEN: What a run that records it and has none has not seen, as a clause; "" where that is not clear.
     """
 
     KIND: ClassVar[str]
-    FROM: ClassVar[str] = ""
-    WHEN: ClassVar[str] = ""
+    NEEDED_BY: ClassVar[str | None] = None
     COST: ClassVar[str] = ""
     UNSEEN: ClassVar[str] = ""
 
@@ -97,19 +99,14 @@ class DeclaredFact:
 
 def declared_kinds() -> dict[str, type[DeclaredFact]]:
     """All kinds of facts by name; imports all."""
-    import pkgutil  # here, for a training process does not list them
-
-    package = import_module("watchglass.records.facts")
-    for module in sorted(pkgutil.iter_modules(package.__path__), key=lambda each: each.name):
-        import_module(f"{package.__name__}.{module.name}")
-    for name in ("functions", "module_times", "operators", "windows"):
-        import_module(f"watchglass.records.{name}")
+    for name in ("facts", "functions", "module_times", "operators", "windows"):
+        import_module(f"{__package__}.{name}")
     ours = [kind for kind in DeclaredFact.__subclasses__() if kind.__module__.startswith(f"{__package__}.")]
     return {kind.KIND: kind for kind in sorted(ours, key=lambda each: each.KIND)}
 
 
 def _plain(value: Any) -> Any:
-    if hasattr(value, "__dataclass_fields__"):
+    if isinstance(value, Declared):
         return {name: _plain(each) for name, each in vars(value).items() if each is not None}
     if isinstance(value, (list, tuple)):
         return [_plain(each) for each in value]
@@ -124,71 +121,49 @@ def _reader(kind: Any) -> Callable[[Any], Any]:
     from watchglass.records.fields_of_classes import field_types  # here, for a training process only writes facts
 
     origin, parts = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return lambda value: value
+    if isinstance(kind, type) and issubclass(kind, Declared):
+        return partial(_record, kind, {name: _reader(each) for name, each in field_types(kind).items()})
     if origin in (Union, types.UnionType):
-        return _of_union([_reader(part) for part in parts if part is not type(None)], type(None) in parts)
+        return partial(_first, [_reader(part) for part in parts if part is not type(None)], type(None) in parts)
     if origin is tuple:
-        return _of_tuple([_reader(part) for part in parts if part is not Ellipsis], parts[-1] is Ellipsis)
+        return partial(_sequence, [_reader(part) for part in parts if part is not Ellipsis], parts[-1] is Ellipsis)
     if origin is not None:
-        return _of_mapping(_reader(parts[0]), _reader(parts[1]))
-    if is_dataclass(kind):
-        return _of_record(kind, {name: _reader(each) for name, each in field_types(kind).items()})
-    return (lambda value: value) if kind is Any else _of_type((int, float) if kind is float else (kind,))
+        return partial(_mapping, *map(_reader, parts))
+    return partial(_typed, (int, float) if kind is float else (kind,))
 
 
-def _of_type(allowed: tuple[type, ...]) -> Callable[[Any], Any]:
-    def read(value: Any) -> Any:
-        if type(value) not in allowed:
-            raise TypeError(value)
-        return value
-
-    return read
+def _typed(allowed: tuple[type, ...], value: Any) -> Any:
+    if type(value) not in allowed:
+        raise TypeError(value)
+    return value
 
 
-def _of_union(readers: list[Callable[[Any], Any]], optional: bool) -> Callable[[Any], Any]:
-    def read(value: Any) -> Any:
-        for reader in readers:
-            try:
-                return reader(value)
-            except _FAULTS:
-                pass
-        if not optional:
-            raise TypeError(value)
-        return None
-
-    return read
+def _first(readers: list[Callable[[Any], Any]], optional: bool, value: Any) -> Any:
+    for reader in readers:
+        with suppress(*_FAULTS):
+            return reader(value)
+    if not optional:
+        raise TypeError(value)
+    return None
 
 
-def _of_tuple(readers: list[Callable[[Any], Any]], any_length: bool) -> Callable[[Any], Any]:
-    def read(value: Any) -> Any:
-        if not isinstance(value, (list, tuple)):
-            raise TypeError(value)
-        if any_length:
-            return tuple(map(readers[0], value))
-        return tuple(reader(each) for reader, each in zip(readers, value, strict=True))
-
-    return read
+def _sequence(readers: list[Callable[[Any], Any]], any_length: bool, value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, (list, tuple)):
+        raise TypeError(value)
+    if any_length:
+        return tuple(map(readers[0], value))
+    return tuple(reader(each) for reader, each in zip(readers, value, strict=True))
 
 
-def _of_mapping(key: Callable[[Any], Any], value: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def read(data: Any) -> Any:
-        if not isinstance(data, Mapping):
-            raise TypeError(data)
-        return {key(name): value(each) for name, each in data.items()}
-
-    return read
+def _mapping(key: Callable[[Any], Any], value: Callable[[Any], Any], data: Any) -> dict[Any, Any]:
+    return {key(name): value(each) for name, each in _typed((dict,), data).items()}
 
 
-def _of_record(kind: Any, readers: Mapping[str, Callable[[Any], Any]]) -> Callable[[Any], Any]:
-    def read(data: Any) -> Any:
-        if not isinstance(data, Mapping):
-            raise TypeError(data)
-        known = {}
-        for name, reader in readers.items():
-            if name in data:
-                try:
-                    known[name] = reader(data[name])
-                except _FAULTS:
-                    pass
-        return kind(**known)
-
-    return read
+def _record(kind: type[Declared], readers: Mapping[str, Callable[[Any], Any]], data: Any) -> Declared:
+    known = {}
+    for name in readers.keys() & _typed((dict,), data).keys():
+        with suppress(*_FAULTS):
+            known[name] = readers[name](data[name])
+    return kind(**known)

@@ -50,21 +50,8 @@ class CallNode:
     total_s: float
 
 
-@dataclass(frozen=True)
 class PythonWindow(DeclaredFact):
-    """A window of training steps whose Python functions were profiled.
-
-    Attributes:
-        profiler: One of :data:`PYTHON_PROFILERS`.
-        first_step: Its first TRAIN step.
-        end_step: The TRAIN step after its last one.
-        functions: By time without the functions that they call, longest first.
-        tree: The calls, each caller before what it calls; empty where the profiler does not know them.
-        cost: What it cost.
-        omitted: Number of further functions, which took the least time, with and without the functions that they call.
-        note: Why it has fewer steps than requested, as a sentence; "" if it has all.
-        request: Number of the request of the attempt that it answers; None if the configuration names it.
-    """
+    """A window of training steps whose Python functions were profiled."""
 
     KIND = "python_window"
 

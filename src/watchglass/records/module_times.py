@@ -33,14 +33,8 @@ class ModuleSeconds:
     backward_s: float
 
 
-@dataclass(frozen=True)
 class UntimedModules(DeclaredFact):
-    """A model whose modules were to be timed and are not.
-
-    Attributes:
-        model: Its type.
-        reason: Why, as a clause without a full stop.
-    """
+    """A model whose modules were to be timed and are not."""
 
     KIND = "modules_not_timed"
 
@@ -48,14 +42,8 @@ class UntimedModules(DeclaredFact):
     reason: str
 
 
-@dataclass(frozen=True)
 class StepModules(DeclaredFact):
-    """The modules of one step.
-
-    Attributes:
-        modules: In the order of their first calls.
-        on_device: Whether the times are those of a device, and not of the host.
-    """
+    """The modules of one step."""
 
     KIND = "module_times"
 

@@ -84,22 +84,8 @@ class MemoryTotals:
     size_bytes: int
 
 
-@dataclass(frozen=True)
 class OperatorWindow(DeclaredFact):
-    """A window of training steps whose operators were profiled.
-
-    Attributes:
-        first_step: Its first TRAIN step.
-        end_step: The TRAIN step after its last one.
-        operators: By time without the operators that they call, longest first.
-        cost: What it cost.
-        omitted: Number of further operators, which took the least time.
-        note: Why it has fewer steps than requested, as a sentence; "" if it has all.
-        request: Number of the request of the attempt that it answers; None if the configuration names it.
-        trace: Path of PyTorch's trace in the run; "" if it is not kept.
-        modules: Operators by module, those of the most time first; none of compiled models.
-        memory: Memory by category.
-    """
+    """A window of training steps whose operators were profiled."""
 
     KIND = "operator_window"
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from watchglass.records.facts.updates import BypassedUpdates
+from watchglass.records.facts.calls import BypassedUpdates
 from watchglass.records.failure import Failure
 from watchglass.records.findings import Finding, RuleStatus, Severity
 

@@ -40,17 +40,8 @@ class WindowCost:
 UNKNOWN_COST = WindowCost()
 
 
-@dataclass(frozen=True)
 class WindowRefusal(DeclaredFact):
-    """A requested window that was not profiled.
-
-    Attributes:
-        first_step: Its first TRAIN step; -1 for a window of seconds.
-        end_step: The TRAIN step after its last one; -1 for a window of seconds.
-        reason: Why, as a clause without a full stop.
-        request: Number of the request of the attempt that it answers; None if the configuration names it.
-        window: The window as a user writes it, ``"100:105"`` or ``"60s:65s"``.
-    """
+    """A requested window that was not profiled."""
 
     KIND = "window_refused"
 

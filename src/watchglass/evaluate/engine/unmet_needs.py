@@ -172,7 +172,7 @@ class NeedSeen:
             return ""
         if needs.facts:
             recorded = not needs.scalars and plan.facts.intersection(needs.facts)
-            unseen = [FACTS[kind].declared.UNSEEN for kind in needs.facts if kind in FACTS]
+            unseen = [FACTS[kind].UNSEEN for kind in needs.facts if kind in FACTS]
             clear = " and ".join(unseen) if all(unseen) else ""
             return (clear or f"{needs.describe()} never came") if recorded else ""
         if needs.scalars and _RATES.issuperset(needs.scalars):

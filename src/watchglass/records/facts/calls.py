@@ -1,24 +1,23 @@
-"""Facts about the calls that a script makes, and the gradients that it leaves."""
+"""Facts about the calls that a script makes, and the updates that it makes without them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from watchglass.records.declared import Declared
 from watchglass.records.fact import DeclaredFact
 
 
-@dataclass(frozen=True)
-class OrderOfCalls:
-    """One order of the calls of a round; :class:`Calls` has what its fields mean."""
+class OrderOfCalls(Declared):
+    """One order of the calls of a round."""
 
-    calls: tuple[tuple[str, int], ...]
-    times: int
+    calls: tuple[tuple[str, int], ...]  # name, times in a row
+    times: int  # rounds
 
 
-@dataclass(frozen=True)
-class CalledObject:
-    """An object whose calls are in an order; :class:`Calls` has what its fields mean."""
+class CalledObject(Declared):
+    """An object whose calls are in an order."""
 
     type: str | None = None
     scheduled: bool | None = None
@@ -28,32 +27,16 @@ class CalledObject:
     optimizers: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True)
 class Calls(DeclaredFact):
-    """backward, zero_grad, optimizer, scheduler, scaler and clip calls in their order.
-
-    Attributes:
-        orders: A list of `calls` (`[[name, times in a row], ...]`) and `times` (rounds of this order since the last
-            `calls` fact).
-        rounds: Rounds observed so far; between captures, rounds of equal steps are not observed.
-        objects: By name, the object that is called: its `type`; of an optimizer whether it is `scheduled`; of a
-            scheduler its `optimizer`, whether its `step` is `observed`, and whether it has `stepped` since it was made;
-            of a module the `optimizers` that hold some of its parameters.
-        processes: Processes that train together by `torch.distributed`, 1 without it.
-        others: Rounds of orders beyond the 32nd.
-    """
+    """backward, zero_grad, optimizer, scheduler, scaler and clip calls in their order."""
 
     KIND = "calls"
-    FROM = "wrapped functions, optimizer hooks"
-    WHEN = (
-        "a new order: at once. Changed shares of known orders: at captured steps, 16 rounds apart. While steps are "
-        "alike, calls are observed only around the first eight captured steps, then the 16th, 32nd, 64th ..."
-    )
+    NEEDED_BY = "rules"
     COST = "under a microsecond per call; nothing without calls"
 
     orders: tuple[OrderOfCalls, ...] = ()
     rounds: int = 0
-    others: int = 0
+    others: int = 0  # rounds of further orders
     objects: Mapping[str, CalledObject] = field(default_factory=dict)
     processes: int | None = None
 
@@ -62,60 +45,35 @@ class Calls(DeclaredFact):
         return {name: each for name, each in self.objects.items() if name.partition("_")[0] == kind}
 
 
-@dataclass(frozen=True)
 class LeftoverGradients(DeclaredFact):
-    """Gradients that are not zero before a step's first backward.
-
-    It covers every way to clear gradients: `zero_grad`, `grad = None`, in place.
-
-    Attributes:
-        optimizer: Name of the optimizer; `script` for updates that a script writes itself.
-        looked_at, present, nonzero: Examined parameters, those of them with a gradient, and those of these where it is
-            not zero.
-    """
+    """Gradients that are not zero before a step's first backward."""
 
     KIND = "leftover_gradients"
-    FROM = "the gradients"
-    WHEN = "captured steps, on change; as rarely as `calls` while steps are alike"
+    NEEDED_BY = "rules"
     COST = "up to four gradients per optimizer are examined, at captured steps"
 
     optimizer: str
     looked_at: int
-    nonzero: int
-    present: int = 0
+    nonzero: int  # of those that are present
+    present: int = 0  # of those looked at
 
 
-@dataclass(frozen=True)
-class ReadLine:
-    """A line of the script that reads tensors; :class:`ReadLines` has what its fields mean."""
+class ReadLine(Declared):
+    """A line of the script that reads tensors."""
 
-    at: str = ""
-    call: str = ""
+    at: str = ""  # "train.py:37"
+    call: str = ""  # "item"
     device: str = ""
     phase: str = ""
     count: int | None = None
     seconds: float | None = None
 
 
-@dataclass(frozen=True)
 class ReadLines(DeclaredFact):
-    """Lines of the script that read numbers of tensors one by one, or wait for a device.
-
-    Of one step, from one update to the next.
-
-    Attributes:
-        seconds: Time of the step.
-        complete: Whether all of it was observed; a line with 1,024 reads ends the look.
-        reads: For at most eight lines of the script: `at` (`train.py:37`), `call` (`item`), type of the `device`,
-            `phase` of the step, `count`, `seconds` in these calls.
-    """
+    """Lines of the script that read numbers of tensors one by one, or wait for a device."""
 
     KIND = "tensor_reads"
-    FROM = "methods of `torch.Tensor`, `torch.cuda.synchronize`"
-    WHEN = (
-        "single steps after a captured one, where a rule needs it and [phases](profiling.md#phases-of-steps) are "
-        "recorded: three in a row after the 2nd, 8th, 32nd ... captured step"
-    )
+    NEEDED_BY = ""
     COST = (
         "0.2 microseconds at every step; about ten steps of a run are observed, with two microseconds for each of at "
         "most 1,024 reads"
@@ -124,3 +82,69 @@ class ReadLines(DeclaredFact):
     seconds: float | None = None
     complete: bool = False
     reads: tuple[ReadLine, ...] = ()
+
+
+class Clip(DeclaredFact):
+    """Gradient clipping: its limit, its caller, how often it had something to clip."""
+
+    KIND = "clip"
+    NEEDED_BY = "report"
+    COST = "about a microsecond per clip call, at every step"
+
+    function: str = ""
+    caller: str = ""  # "module:function"
+    max_norm: float | None = None
+    clip_value: float | None = None
+    norm_type: float | None = None
+    norm_of: str | None = None
+    calls: int = 0
+    compared: int = 0  # calls
+    exceeded: int = 0  # of the compared calls
+
+
+class LossScale(DeclaredFact):
+    """The scale of a gradient scaler, when it changes."""
+
+    KIND = "loss_scale"
+    NEEDED_BY = "report"
+    COST = "about a microsecond per update of a gradient scaler"
+
+    scale: float | None = None
+    before: float | None = None
+
+
+class StepSkipped(DeclaredFact):
+    """Updates that a gradient scaler skipped."""
+
+    KIND = "step_skipped"
+    NEEDED_BY = "rules"
+    COST = "nothing"
+
+    loss_scale: float | None = None
+
+
+class UnsteppedBackwards(DeclaredFact):
+    """Backward passes after which no update was seen: the verdict has them in its headline."""
+
+    KIND = "unstepped_backwards"
+
+    backwards: int
+    reason: str = "no optimizer stepped"  # continues "backward ran 360 times and"
+    changes: int = 0
+    steps: int = 0
+    optimizer: str = ""
+
+    def __post_init__(self) -> None:
+        if self.backwards <= 0:
+            raise ValueError(f"backwards must be above 0 but got {self.backwards}")
+
+
+class BypassedUpdates(DeclaredFact):
+    """Optimizer steps that bypassed PyTorch's hooks: steps without the learning rate of the optimizer."""
+
+    KIND = "updates_bypassed"
+
+    since: int
+    reason: str  # a clause without a full stop
+    steps: int | None = None
+    worker: str | None = None  # for readers; never stored

@@ -2,44 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from watchglass.records.declared import Declared
 from watchglass.records.fact import DeclaredFact
 from watchglass.records.operations import LossKind, loss_kind
 
 
-@dataclass(frozen=True)
-class LossArgument:
-    """An argument of a loss.
-
-    Attributes:
-        shape: Its shape.
-        dtype: Its type.
-    """
+class LossArgument(Declared):
+    """An argument of a loss."""
 
     shape: tuple[int, ...] = ()
     dtype: str = ""
 
 
-@dataclass(frozen=True)
 class ComputedLoss(DeclaredFact):
-    """Shapes and dtypes of a loss's arguments, whether they broadcast, and what made the predictions.
-
-    Attributes:
-        function: Name of the loss function: the word of the loss.
-        arguments: `shape` and `dtype` of `input` and `target`.
-        broadcast: The common shape, if it is larger than either.
-        operation: The operation that made the predictions: `softmax`, `log_softmax`, `sigmoid`, `hardsigmoid`, `tanh`,
-            `relu`, `softplus`, `weighted_sum`; absent for other operations and outside a graph.
-        normalized_over: Of a softmax, the size of its axis.
-        reduction: Its reduction, if given by name.
-        result: Shape of the result.
-    """
+    """Shapes and dtypes of a loss's arguments, whether they broadcast, and what made the predictions."""
 
     KIND = "loss_call"
-    FROM = "loss functions of `torch.nn.functional`"
-    WHEN = "captured steps, on change; sizes alone are no change"
+    NEEDED_BY = "rules"
     COST = "a few microseconds per loss function called at captured steps"
     UNSEEN = "no call of a loss function was seen"
 
@@ -82,61 +65,33 @@ class ComputedLoss(DeclaredFact):
         return self.normalized_over == 1 or (self.normalizes and self.classes == 1)
 
 
-@dataclass(frozen=True)
-class ComparedLabels:
-    """The labels of one loss, compared with tokens. Ignored labels do not count.
-
-    Attributes:
-        function: Name of the loss function.
-        agreeing: Shares (0..1) of the labels that are the token at the `same` position, the `next` one, or the
-            `second` after it.
-        axis, length: Axis and number of the positions.
-        judged, distinct: Labels in the sample, and how many of them are different.
-        right: Share of a few predictions that are right, the smaller one of first positions and of neighbours; absent
-            if none was compared.
-    """
+class ComparedLabels(Declared):
+    """The labels of one loss, compared with tokens. Ignored labels do not count."""
 
     function: str = ""
-    agreeing: Mapping[str, float] = field(default_factory=dict)
+    agreeing: Mapping[str, float] = field(default_factory=dict)  # 0..1, by `same`, `next` and `second`
     axis: int = 0
     length: int = 0
     judged: int = 0
     distinct: int = 0
-    right: float | None = None
+    right: float | None = None  # 0..1
 
 
-@dataclass(frozen=True)
-class SeenByAttention:
-    """Calls of attention that are alike.
-
-    Attributes:
-        queries, keys: Positions that look, and that are looked at.
-        itself: Whether both come from one tensor; absent where that is not known.
-        next: Share (0..1) of the positions that see the next one; absent where that is not known.
-        calls: How many calls they are.
-    """
+class SeenByAttention(Declared):
+    """Calls of attention that are alike."""
 
     queries: int = 0
     keys: int = 0
     itself: bool | None = None
-    next: float | None = None
+    next: float | None = None  # 0..1 of the positions
     calls: int = 0
 
 
-@dataclass(frozen=True)
 class TokensAndLabels(DeclaredFact):
-    """How class labels lie to the tokens that the model embeds, and whether attention sees the next token.
-
-    Attributes:
-        losses: Up to four calls of losses.
-        embedded: How many tensors of tokens are embedded.
-        attention: Calls of attention.
-        recurrent: For each call of a recurrent module, whether it is bidirectional.
-    """
+    """How class labels lie to the tokens that the model embeds, and whether attention sees the next token."""
 
     KIND = "token_targets"
-    FROM = "embeddings, attention and loss functions"
-    WHEN = "the first three captured steps, then the 4th, 8th, 16th ..."
+    NEEDED_BY = "rules"
     COST = (
         "0.3 ms per attention and loss, and a copy of 4,096 tokens and labels, at the first three captured steps, "
         "then the 4th, 8th, 16th ...; nothing without an embedding"
@@ -145,4 +100,133 @@ class TokensAndLabels(DeclaredFact):
     losses: tuple[ComparedLabels, ...] = ()
     embedded: int = 0
     attention: tuple[SeenByAttention, ...] = ()
-    recurrent: tuple[bool, ...] = ()
+    recurrent: tuple[bool, ...] = ()  # whether each is bidirectional
+
+
+class OutOfReach(Declared):
+    """Trainable parameters that a backward cannot reach."""
+
+    count: int = 0
+    names: tuple[str, ...] = ()
+    ran: int = 0
+    ran_without_graph: int = 0
+    cut_before: str | None = None
+
+
+class MadeBy(Declared):
+    """An operation of a term of a loss."""
+
+    operation: str = ""
+    shape: tuple[int, ...] = ()
+    inside: bool | None = None
+    known: bool | None = None
+    layer: str | None = None
+    of: tuple[int | str, ...] | None = None  # places in the list of operations, or `constant`, `parameter`, `unknown`
+    axis: int | None = None
+    size: int | None = None
+    axis_of_output: int | None = None
+    mixes: bool | None = None
+    min: float | None = None
+    max: float | None = None
+    exponent: float | None = None
+    factor: float | None = None
+    broadcast: tuple[int, ...] | None = None
+    axes: tuple[int, ...] | None = None
+    elements: int | None = None
+    rows: int | None = None
+    reduction: str | None = None
+
+
+class TermOfLoss(Declared):
+    """A term that a loss is the sum of."""
+
+    coefficient: float | None = None
+    kind: str = ""  # `data` or `penalty`
+    whole: bool = False
+    operations: tuple[MadeBy, ...] = ()
+
+
+class _ReadGraph(Declared):
+    """What facts from one reading of autograd's graph have in common."""
+
+    complete: bool = False
+    opaque: tuple[str, ...] = ()
+    backward: int = 0  # from 1 on, in its step
+    capture: int = 0  # from 1 on, of the model's captured steps
+
+
+class TermsOfLoss(_ReadGraph, DeclaredFact):
+    """The terms of the loss, with the operations that make each of a model's outputs; parameters out of reach."""
+
+    KIND = "loss_graph"
+    NEEDED_BY = "rules"
+    COST = "one reading of autograd's graph at the first three captured steps, then the 4th, 16th, 64th ..."
+
+    batch: int = 0
+    terms: tuple[TermOfLoss, ...] = ()
+    terms_count: int | None = None
+    unreached: OutOfReach | None = None
+
+
+class FewNormalized(Declared):
+    """A batch normalisation over at most two values per channel."""
+
+    name: str = ""
+    values: int = 0
+    batch: int = 0
+
+
+class ForwardLayers(_ReadGraph, DeclaredFact):
+    """Operations with weights, what lies between them, depth, shortcuts and normalisations."""
+
+    KIND = "forward_graph"
+    NEEDED_BY = "rules"
+    COST = "the same reading"
+
+    nodes: int = 0
+    layers: tuple[tuple[str, str, int, int], ...] = ()  # parameter, operation, inputs, outputs
+    layers_count: int | None = None
+    pairs: tuple[tuple[int, int, str], ...] = ()  # two places in `layers`, operations between
+    pairs_count: int | None = None
+    kinds: Mapping[str, str] = field(default_factory=dict)  # by operation
+    unknown: tuple[str, ...] = ()
+    depth: int = 0
+    residuals: int = 0
+    normalizations: int = 0
+    batch_normalizations: tuple[FewNormalized, ...] = ()
+    batch_normalizations_count: int = 0
+
+
+class ReachedParameter(Declared):
+    """A parameter that a backward reaches and no optimizer has stepped."""
+
+    owner: str = ""
+    name: str = ""
+    shape: tuple[int, ...] = ()
+    kind: str = "other"
+    training: bool = True
+    optimizer: str | None = None
+    optimizer_type: str | None = None
+    looks: int = 0
+    sampled: int = 0
+    min: float = math.nan
+    max: float = math.nan
+    std: float = math.nan
+
+    @property
+    def full_name(self) -> str:
+        """Its name with that of its module; ``"a parameter"`` where it has none."""
+        return ".".join(filter(None, (self.owner, self.name))) or "a parameter"
+
+
+class ReachedParameters(DeclaredFact):
+    """Parameters that a backward reaches and that no optimizer updates, of modules that no optimizer knows."""
+
+    KIND = "unheld_parameters"
+    NEEDED_BY = "rules"
+    COST = "the same reading, and a copy of 1,024 elements of each of at most 32 such parameters"
+
+    backward: int = 0
+    count: int = 0
+    parameters: tuple[ReachedParameter, ...] = ()
+    stepped: str | None = None

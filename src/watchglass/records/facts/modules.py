@@ -1,34 +1,19 @@
-"""Facts about the modules of a model."""
+"""Facts about the modules and parameters of models, and the optimizers that hold these."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import field
 
+from watchglass.records.declared import Declared
 from watchglass.records.fact import DeclaredFact
 
 
-@dataclass(frozen=True)
 class TrainingFlags(DeclaredFact):
-    """Which modules are in training mode, when that changes.
-
-    Attributes:
-        model, training: Class of the outermost module, and its flag.
-        modules, in_training: Number of modules, and of those in training mode.
-        different, different_count: Modules whose flag differs from that of the surrounding module (path, type, flag),
-            at most 32, and their number.
-        sensitive: Modules that compute differently in training, such as dropout and batch norm: by type, how many are
-            in training mode and how many are not.
-        frozen_parameters: Number of parameters that require no gradient.
-        gradients: Whether gradients can flow through the forward: not under `no_grad`, nor in a frozen model.
-    """
+    """Which modules are in training mode, when that changes."""
 
     KIND = "training_flags"
-    FROM = "`module.training`"
-    WHEN = (
-        "captured forwards, the first forward of each evaluation, and any forward with gradients before which the "
-        "whole model changed its mode; on change within a mode"
-    )
+    NEEDED_BY = "rules"
     COST = (
         "0.1 microseconds per module, at captured steps, at the first forward of an evaluation and where the mode "
         "changes"
@@ -38,46 +23,31 @@ class TrainingFlags(DeclaredFact):
     training: bool | None = None
     modules: int = 0
     in_training: int = 0
-    different: tuple[tuple[str, str, bool], ...] = ()
+    different: tuple[tuple[str, str, bool], ...] = ()  # path, type, flag
     different_count: int = 0
-    sensitive: Mapping[str, tuple[int, int]] | None = None
+    sensitive: Mapping[str, tuple[int, int]] | None = None  # by type: in training, and not
     frozen_parameters: int = 0
     gradients: bool | None = None
 
 
-@dataclass(frozen=True)
 class NotCapturable(DeclaredFact):
-    """Modules whose activations cannot be captured; the source says why.
-
-    Attributes:
-        modules: Their paths, or the classes of models.
-    """
+    """Modules whose activations cannot be captured; the source says why."""
 
     KIND = "not_capturable"
 
     modules: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
 class AttentionUnreadable(DeclaredFact):
-    """Attention of the module in its source could not be read.
-
-    Attributes:
-        reason: Class and message of an error.
-    """
+    """Attention of the module in its source could not be read."""
 
     KIND = "attention_unreadable"
 
     reason: str = ""
 
 
-@dataclass(frozen=True)
 class InputGradientsUnavailable(DeclaredFact):
-    """The input in its source has no gradient.
-
-    Attributes:
-        reason, what_to_try: Why, and the cure.
-    """
+    """The input in its source has no gradient."""
 
     KIND = "input_gradients_unavailable"
 
@@ -85,15 +55,58 @@ class InputGradientsUnavailable(DeclaredFact):
     what_to_try: str = ""
 
 
-@dataclass(frozen=True)
 class TensorShape(DeclaredFact):
-    """The shape of a tensor at a step, if a collection requests shapes.
-
-    Attributes:
-        tensor, shape: Name and shape.
-    """
+    """The shape of a tensor at a step, if a collection requests shapes."""
 
     KIND = "shape"
 
     tensor: str
     shape: tuple[int, ...]
+
+
+class NamedParameters(Declared):
+    """Some parameters."""
+
+    count: int = 0
+    names: tuple[str, ...] = ()
+
+
+class HeldParameters(Declared):
+    """The parameters of one optimizer."""
+
+    type: str = ""
+    parameters: int = 0
+    frozen: NamedParameters = NamedParameters()
+    foreign: int = 0
+    foreign_with_gradient: int = 0
+    foreign_shapes: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def trainable(self) -> int:
+        """How many of them are not frozen."""
+        return self.parameters - self.frozen.count
+
+
+class Membership(DeclaredFact):
+    """Which of the model's parameters the optimizers have, and which of their parameters belong to no model."""
+
+    KIND = "membership"
+    NEEDED_BY = "rules"
+    COST = "a microsecond per parameter, at a handful of steps and when an optimizer or what is frozen changes"
+    UNSEEN = "no step of an optimizer was seen"
+
+    stepped: str = ""
+    optimizers: Mapping[str, HeldParameters] = field(default_factory=dict)
+    trainable: int = 0
+    left_out: NamedParameters | None = None
+    left_out_with_gradient: int = 0
+    left_out_beside: NamedParameters | None = None
+    without_gradient: NamedParameters | None = None
+    twice: NamedParameters | None = None
+    drawn: tuple[str, ...] = ()
+    written_once: tuple[str, ...] = ()
+
+    @property
+    def of_stepped(self) -> HeldParameters | None:
+        """What the optimizer that has just stepped holds; None where that is not recorded."""
+        return self.optimizers.get(self.stepped)

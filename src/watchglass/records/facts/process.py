@@ -1,69 +1,42 @@
-"""Facts about a process that trains, and about its recording."""
+"""Facts about a process that trains: its recording, and its memory."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from watchglass.records.fact import DeclaredFact
 
 
-@dataclass(frozen=True)
 class Resumed(DeclaredFact):
-    """A run that continues from a checkpoint; determined once, at the first update.
-
-    Attributes:
-        start_step: Updates before this process; absent if unknown.
-        source: `optimizer`, `scheduler`, `booster`, `given` or `unknown`.
-    """
+    """A run that continues from a checkpoint; determined once, at the first update."""
 
     KIND = "resumed"
 
     start_step: int | None = None
-    source: str = ""
+    source: str = ""  # `optimizer`, `scheduler`, `booster`, `given` or `unknown`
 
 
-@dataclass(frozen=True)
 class Stacks(DeclaredFact):
-    """Where all threads of the process stand.
-
-    Attributes:
-        step: The last step of the process.
-        seconds: The silence.
-        threads: The thread that trains first: its `name`, whether it `trains`, and `frames` of a file, a line and a
-            function, the innermost first.
-    """
+    """Where all threads of the process stand."""
 
     KIND = "stacks"
-    WHEN = "after ten seconds without a step, and each time that the silence has doubled; with the profiler only"
 
     step: int
     seconds: float = 0.0
     threads: tuple[Mapping[str, Any], ...] = ()
 
 
-@dataclass(frozen=True)
 class CaptureFault(DeclaredFact):
-    """watchglass failed and records no more of this process; its source is the place.
-
-    Attributes:
-        error: Class and message.
-    """
+    """watchglass failed and records no more of this process; its source is the place."""
 
     KIND = "capture_fault"
 
     error: str = ""
 
 
-@dataclass(frozen=True)
 class ProfilerChanged(DeclaredFact):
-    """Settings of the profiler that `watchglass profile` changed.
-
-    Attributes:
-        step: The TRAIN step that came next.
-        enabled, sample_interval_s, module_times: The changed ones.
-    """
+    """Settings of the profiler that `watchglass profile` changed."""
 
     KIND = "profiler_changed"
 
@@ -73,28 +46,16 @@ class ProfilerChanged(DeclaredFact):
     module_times: bool | None = None
 
 
-@dataclass(frozen=True)
 class RecordedInterval(DeclaredFact):
-    """Of the TRAIN steps from here on, only some are recorded ([short steps](configuration.md#short-steps)).
-
-    Attributes:
-        interval: Those whose number is a multiple of it; the others have a number and no row.
-    """
+    """Of the TRAIN steps from here on, only some are recorded."""
 
     KIND = "step_interval"
-    WHEN = "on change"
 
-    interval: int = 1
+    interval: int = 1  # steps
 
 
-@dataclass(frozen=True)
 class TraceNotKept(DeclaredFact):
-    """The trace of a profiled window that was not written.
-
-    Attributes:
-        step: The first step of the window.
-        reason: Why, as class and message of an error.
-    """
+    """The trace of a profiled window that was not written."""
 
     KIND = "trace_not_kept"
 
@@ -102,31 +63,19 @@ class TraceNotKept(DeclaredFact):
     reason: str = ""
 
 
-@dataclass(frozen=True)
 class CaptureInterval(DeclaredFact):
-    """The interval of captures that the [budget](configuration.md#what-the-budget-chooses) chooses from the next step.
-
-    Attributes:
-        interval, captures_per_doubling: Steps between two captures, and captures in each doubling of the step number.
-    """
+    """The interval of captures that the budget chooses, from the next step on."""
 
     KIND = "capture_interval"
-    WHEN = "on change"
 
-    interval: int
+    interval: int  # steps
     captures_per_doubling: float
 
 
-@dataclass(frozen=True)
 class CaptureCost(DeclaredFact):
-    """Cost of capture so far, in case the process is killed: the counters that it reports when it leaves.
-
-    Attributes:
-        counters: By name.
-    """
+    """Cost of capture so far, in case the process is killed: the counters that it reports when it leaves."""
 
     KIND = "capture_cost"
-    WHEN = "every ten seconds"
 
     counters: Mapping[str, Any]
 
@@ -140,26 +89,16 @@ class CaptureCost(DeclaredFact):
         return cls(data)
 
 
-@dataclass(frozen=True)
 class CaptureOutOfMemory(DeclaredFact):
-    """Tensors of the role in its source are not captured from this step on.
-
-    Attributes:
-        error: Class and message.
-    """
+    """Tensors of the role in its source are not captured from this step on."""
 
     KIND = "capture_out_of_memory"
 
     error: str = ""
 
 
-@dataclass(frozen=True)
 class CollectionUnmatched(DeclaredFact):
-    """A collection that matches nothing.
-
-    Attributes:
-        collection, near: Its name, and similar names.
-    """
+    """A collection that matches nothing."""
 
     KIND = "collection_unmatched"
 
@@ -167,14 +106,8 @@ class CollectionUnmatched(DeclaredFact):
     near: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
 class Dropped(DeclaredFact):
-    """Records that could not be written.
-
-    Attributes:
-        what: How many there are, by what they are (`raw`, `tensors`); the `tensor_id` or `kind` of a single one.
-        reason: Why.
-    """
+    """Records that could not be written."""
 
     KIND = "dropped"
 
@@ -189,3 +122,30 @@ class Dropped(DeclaredFact):
     def from_data(cls, data: Mapping[str, Any]) -> Dropped:
         """What :meth:`to_data` gave."""
         return cls({name: each for name, each in data.items() if name != "reason"}, str(data.get("reason", "")))
+
+
+class AllocatorMemory(DeclaredFact):
+    """Memory of a GPU that PyTorch's allocator has reserved, what tensors use of it, and retries."""
+
+    KIND = "allocator"
+    NEEDED_BY = ""
+    COST = "some microseconds at captured steps on a GPU; nothing without one"
+
+    device: int | None = None
+    reserved: int | None = None  # bytes
+    allocated: int | None = None  # bytes
+    retries: int | None = None
+    out_of_memory: int | None = None
+
+
+class HeldGraphs(DeclaredFact):
+    """Graphs of earlier steps that something still holds, and the number of Python's memory blocks."""
+
+    KIND = "held_memory"
+    NEEDED_BY = ""
+    COST = "two microseconds at captured steps, and 0.2 ms for each million of Python's memory blocks"
+
+    pid: int
+    graphs: int
+    held: int
+    blocks: int | None = None
