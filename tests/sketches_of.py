@@ -36,13 +36,13 @@ def judged(function: str, outputs: Any, targets: Any, **settings: Any) -> Facts:
         sample(targets.reshape(len(targets), -1)), ignored=-100 if by_class else None, settings=settings,
     )  # fmt: skip
     found = {"output_sketch": made.output_sketch(), "target_sketch": made.target_sketch()}
-    return {kind: data for kind, data in found.items() if data is not None}
+    return {kind: sketch.to_data() for kind, sketch in found.items() if sketch is not None}
 
 
 def given(inputs: Any, correlations: Correlations | None = None, into: tuple[str, ...] = ("linear",)) -> Facts:
     """The sketch of an input."""
-    data = sample(inputs).sketch(correlations)
-    return {"input_sketch": {**(data or {}), "into": list(into)}}
+    sketch = sample(inputs).sketch(correlations)
+    return {"input_sketch": {**(sketch.to_data() if sketch else {}), "into": list(into)}}
 
 
 def steps(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -86,7 +86,7 @@ class Sample:
 
     def sketch(
         self, correlations: Correlations | None = None, gradients: NDArray[Any] | Readback | None = None
-    ) -> dict[str, Any] | None:
+    ) -> facts.InputSketch | None:
         """A summary of the values: moments and quantiles of numbers, the most common ones of integers.
 
         Args:
@@ -96,26 +96,33 @@ class Sample:
         values = self.values()
         if values is None or not self.size:
             return None
-        data: dict[str, Any] = {
-            "tensor": self.path, "shape": list(self.shape), "dtype": self.dtype,
-            "elements": self.total, "sampled": self.size,
-        }  # fmt: skip
         finite = np.isfinite(values)
-        data["nonfinite"] = int(values.size - finite.sum())
+        nonfinite = int(values.size - finite.sum())
+        sketch = facts.InputSketch(self.path, tuple(self.shape), self.dtype, self.total, self.size, nonfinite)
         if not finite.any():
-            return data
-        data["zeros"] = int((values == 0).sum())
+            return sketch
+        sketch = replace(sketch, zeros=int((values == 0).sum()))
         if self.dtype.startswith(("int", "uint", "bool")):
-            return {**data, **_of_integers(values), **_padding(self.table(), gradients)}
-        data["mean"], data["std"] = float(values[finite].mean()), float(values[finite].std())
-        data["quantiles"] = [float(value) for value in np.quantile(values[finite], QUANTILES)]
+            counts, distinct = most_common(values, _MOST_COMMON)
+            return replace(
+                sketch,
+                min=int(values.min()),
+                max=int(values.max()),
+                distinct=distinct,
+                most_common=tuple((value, count / values.size) for value, count in counts),
+                padding=_padding(self.table(), gradients),
+            )
         table = self.table() if correlations is not None else None
-        if table is not None and correlations is not None and (found := correlations.with_rows(table)):
-            data["correlations"] = found
-        channels = self._channels(np.where(finite, values, 0.0))
-        return {**data, "channels": channels} if channels else data
+        return replace(
+            sketch,
+            mean=float(values[finite].mean()),
+            std=float(values[finite].std()),
+            quantiles=tuple(np.quantile(values[finite], QUANTILES).tolist()),
+            correlations=correlations.with_rows(table) if correlations is not None and table is not None else None,
+            channels=self._channels(np.where(finite, values, 0.0)),
+        )
 
-    def _channels(self, values: NDArray[np.float64]) -> dict[str, Any] | None:
+    def _channels(self, values: NDArray[np.float64]) -> facts.SketchedUnits | None:
         axis = _channel_axis(self.shape)
         if axis is None or self.shape[axis] > _MOST_CHANNELS:
             return None
@@ -125,7 +132,7 @@ class Sample:
         count = np.maximum(np.bincount(channel, minlength=number), 1)
         mean = np.bincount(channel, values, number) / count
         spread = np.bincount(channel, (values - mean[channel]) ** 2, number) / count
-        return {"axis": axis, "mean": mean.tolist(), "std": np.sqrt(spread).tolist()}
+        return facts.SketchedUnits(tuple(mean.tolist()), tuple(np.sqrt(spread).tolist()), axis)
 
 
 class Correlations:
@@ -134,14 +141,14 @@ class Correlations:
     def __init__(self) -> None:
         self._rows: NDArray[np.float64] | None = None
 
-    def with_rows(self, table: NDArray[np.float64]) -> dict[str, Any] | None:
+    def with_rows(self, table: NDArray[np.float64]) -> facts.Correlated | None:
         """Adds rows; returns the share of pairs of features that are :data:`CORRELATED`.
 
         Args:
             table: float64[rows, features].
 
         Returns:
-            ``share`` (0..1) of the pairs of ``features`` that vary, over ``rows``; None for too few of either.
+            None for too few features that vary, or too few rows.
         """
         table = table[np.isfinite(table).all(axis=1)]
         if self._rows is not None and self._rows.shape[1] == table.shape[1]:
@@ -153,7 +160,7 @@ class Correlations:
             return None
         above = np.abs(column_correlations(table[:, varies])) > CORRELATED
         pairs = features * (features - 1)
-        return {"share": float((above.sum() - features) / pairs), "features": features, "rows": len(table)}
+        return facts.Correlated(float((above.sum() - features) / pairs), features, len(table))
 
 
 def hash_of(samples: Sequence[Sample]) -> str:
@@ -221,36 +228,29 @@ def _channel_axis(shape: tuple[int, ...]) -> int | None:
     return len(shape) - 1 if shape[-1] in (1, 3, 4) and shape[1] not in (1, 3, 4) else 1
 
 
-def _of_integers(values: NDArray[np.float64]) -> dict[str, Any]:
-    counts, distinct = most_common(values, _MOST_COMMON)
-    return {
-        "min": int(values.min()), "max": int(values.max()), "distinct": distinct,
-        "most_common": [[value, count / values.size] for value, count in counts],
-    }  # fmt: skip
-
-
-def most_common(values: NDArray[Any], most: int) -> tuple[list[list[int]], int]:
+def most_common(values: NDArray[Any], most: int) -> tuple[tuple[tuple[int, int], ...], int]:
     """The most common integers with their counts, most frequent first, and how many different ones there are."""
     distinct, counts = np.unique(values, return_counts=True)
     common = np.argsort(-counts, kind="stable")[:most]
-    return [[int(distinct[i]), int(counts[i])] for i in common], int(distinct.size)
+    return tuple((int(distinct[i]), int(counts[i])) for i in common), int(distinct.size)
 
 
-def _padding(table: NDArray[np.float64] | None, gradients: NDArray[Any] | Readback | None) -> dict[str, Any]:
+def _padding(
+    table: NDArray[np.float64] | None, gradients: NDArray[Any] | Readback | None
+) -> facts.SketchedPadding | None:
     """The token that rows end with (or begin with), and how much of them it fills without a gap."""
     if table is None or min(table.shape) < 2:
-        return {}
+        return None
     found = []
     for side, rows in (("right", table[:, ::-1]), ("left", table)):
         token = most_common(rows[:, 0], 1)[0][0][0]
         # Of each row the length of the run of this token.
         runs = np.cumprod(rows == token, axis=1).sum(axis=1)
-        about: dict[str, Any] = {"token": token, "side": side, "share": float(runs.mean() / table.shape[1])}
-        found.append({**about, "rows": float(np.mean(runs > 0))})
-    padding = max(found, key=lambda each: each["share"])
+        found.append(facts.SketchedPadding(token, side, float(runs.mean() / table.shape[1]), float(np.mean(runs > 0))))
+    padding = max(found, key=lambda each: each.share)
     if gradients is not None:
         norms = gradients if isinstance(gradients, np.ndarray) else gradients.resolve()
         positive = norms[norms > 0]  # None after a NaN reached the gradient.
-        if positive.size and 0 <= padding["token"] < len(norms):
-            padding["gradient"] = float(norms[padding["token"]] / np.median(positive))
-    return {"padding": padding}
+        if positive.size and 0 <= padding.token < len(norms):
+            return replace(padding, gradient=float(norms[padding.token] / np.median(positive)))
+    return padding

@@ -6,7 +6,7 @@ row is what a loss judges at once: one sample, or one position of a sequence or 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from watchglass.capture.input_sketches import Sample, most_common, rows_of
 from watchglass.capture.neighbours import MOST_COMPARED, alike
-from watchglass.records import loss_kind
+from watchglass.records import facts, loss_kind
 
 #: Rows of targets, elements of outputs and columns of outputs that are no classes, at most.
 MOST_ROWS, _MOST_ELEMENTS, _MOST_COLUMNS = 1024, 1 << 15, 256
@@ -108,51 +108,40 @@ class LossRows:
     given: SampleInputs | None = None
 
     @np.errstate(all="ignore")  # outputs of a run that diverges are infinite, or overflow in the sums
-    def output_sketch(self) -> dict[str, Any] | None:
-        """Data of an ``output_sketch``. For the recorder's thread."""
+    def output_sketch(self) -> facts.OutputSketch | None:
+        """The fact about the output. For the recorder's thread."""
         values = _rows(self.outputs)
         if values is None or self.outputs is None:
             return None
         finite = np.isfinite(values).all(axis=1)
-        data = {**self._head(self.shape, self.outputs, values), "nonfinite": float(np.mean(~np.isfinite(values)))}
+        sketch = facts.OutputSketch(**self._head(self.shape, self.outputs, values))
+        sketch = replace(sketch, nonfinite=float(np.mean(~np.isfinite(values))))
         if not finite.any():
-            return data
-        clean = values[finite]
-        spreads = clean.std(axis=0)
-        data |= {
-            "min": float(clean.min()), "max": float(clean.max()), "mean": float(clean.mean()),
-            "std": float(clean.std()), "spread": _root_mean_square(spreads),
-        }  # fmt: skip
-        if values.shape[1] <= MOST_UNITS:
-            data["units"] = {"mean": clean.mean(axis=0).tolist(), "std": spreads.tolist()}
-        targets = self._target_rows()
+            return sketch
+        clean, targets = values[finite], self._target_rows()
         given = None if targets is None else targets[:: self.stride][: len(values)]
         given = None if given is None or len(given) != len(values) else given[finite]
-        if finite.all() and (near := self._neighbours(values, targets)):
-            data["neighbours"] = near
+        near = self._neighbours(values, targets) if finite.all() else None
+        sketch = replace(sketch, **_moments(clean), std=float(clean.std()), neighbours=near)
         if self.by_class:
-            return {**data, **_of_classes(clean, self._labels(given), self.ignored)}
-        return {**data, **_of_values(clean, given, self.function)}
+            return _of_classes(sketch, clean, None if given is None else _classes_of(given), self.ignored)
+        return _of_values(sketch, clean, given)
 
     @np.errstate(all="ignore")
-    def target_sketch(self) -> dict[str, Any] | None:
-        """Data of a ``target_sketch``. For the recorder's thread."""
+    def target_sketch(self) -> facts.TargetSketch | None:
+        """The fact about the target. For the recorder's thread."""
         values = self._target_rows()
         if values is None or self.targets is None or not values.size:
             return None
-        data = {**self._head(self.target_shape, self.targets, values), **(self.settings or {})}
+        sketch = facts.TargetSketch(**self._head(self.target_shape, self.targets, values), **(self.settings or {}))
         if "int" in self.targets.dtype and self.by_class and values.shape[1] == 1:
-            return {**data, **self._counts(values[:, 0])}
+            return self._counts(sketch, values[:, 0])
         finite = np.isfinite(values)
-        data["nonfinite"] = float(np.mean(~finite))
-        if not finite.any():
-            return data
+        sketch = replace(sketch, nonfinite=float(np.mean(~finite)))
         clean = values[finite.all(axis=1)]
-        if not len(clean):
-            return data
-        return {**data, **_kind_of(clean, by_class=self.by_class), **_moments(clean)}
+        return _of_targets(sketch, clean, by_class=self.by_class) if len(clean) else sketch
 
-    def _neighbours(self, outputs: Values, targets: Values | None) -> dict[str, Any] | None:
+    def _neighbours(self, outputs: Values, targets: Values | None) -> facts.Neighbours | None:
         """How alike targets and errors are where inputs are."""
         inputs = None if self.given is None else _rows(self.given.inputs)
         if inputs is None or self.given is None or targets is None:
@@ -186,24 +175,19 @@ class LossRows:
 
     def _head(self, shape: tuple[int, ...], sample: Sample, values: Values) -> dict[str, Any]:
         return {
-            "function": self.function, "number": self.number, "shape": list(shape), "dtype": sample.dtype,
+            "function": self.function, "number": self.number, "shape": shape, "dtype": sample.dtype,
             "rows": len(values), "columns": self.columns,
         }  # fmt: skip
 
-    def _labels(self, targets: Values | None) -> NDArray[np.int64] | None:
-        return None if targets is None else _classes_of(targets)
-
-    def _counts(self, labels: Values) -> dict[str, Any]:
+    def _counts(self, sketch: facts.TargetSketch, labels: Values) -> facts.TargetSketch:
         counted = labels if self.ignored is None else labels[labels != self.ignored]
-        data: dict[str, Any] = {"kind": "classes", "ignored": 1 - counted.size / labels.size}
+        sketch = replace(sketch, kind="classes", ignored=1 - counted.size / labels.size)
         if not counted.size:
-            return data
-        outside = (counted < 0) | (counted >= self.columns)
+            return sketch
+        outside = int(((counted < 0) | (counted >= self.columns)).sum())
         counts, distinct = most_common(counted, _MOST_COUNTED)
-        return {
-            **data, "min": int(counted.min()), "max": int(counted.max()), "outside": int(outside.sum()),
-            "distinct": distinct, "counts": counts,
-        }  # fmt: skip
+        least, most = int(counted.min()), int(counted.max())
+        return replace(sketch, min=least, max=most, outside=outside, distinct=distinct, counts=counts)
 
 
 def _rows(sample: Sample | None) -> Values | None:
@@ -220,23 +204,23 @@ def _classes_of(targets: Values) -> NDArray[np.int64]:
     return np.asarray(labels, np.int64)
 
 
-def _of_classes(logits: Values, labels: NDArray[np.int64] | None, ignored: int | None) -> dict[str, Any]:
-    """What rows of logits, or of log-probabilities, choose."""
+def _of_classes(
+    sketch: facts.OutputSketch, logits: Values, labels: NDArray[np.int64] | None, ignored: int | None
+) -> facts.OutputSketch:
+    """Adds what rows of logits, or of log-probabilities, choose."""
     log_shares = _log_shares(logits)
     chosen = logits.argmax(axis=1)
-    data: dict[str, Any] = {
-        "entropy": float(-(np.exp(log_shares) * log_shares).sum(axis=1).mean()),
-        "predicted": most_common(chosen, MOST_UNITS)[0],
-    }
+    entropy = float(-(np.exp(log_shares) * log_shares).sum(axis=1).mean())
+    sketch = replace(sketch, entropy=entropy, predicted=most_common(chosen, MOST_UNITS)[0])
     if labels is None:
-        return data
+        return sketch
     known = (labels >= 0) & (labels < logits.shape[1])
     known &= labels != ignored if ignored is not None else True
     if not known.any():
-        return data
+        return sketch
     rows = np.flatnonzero(known)
-    data["loss"] = float(-log_shares[rows, labels[rows]].mean())
-    return {**data, **_confusion(labels[known], chosen[known], logits.shape[1])}
+    sketch = replace(sketch, loss=float(-log_shares[rows, labels[rows]].mean()))
+    return _with_confusion(sketch, labels[known], chosen[known], logits.shape[1])
 
 
 def _log_shares(logits: Values) -> Values:
@@ -245,59 +229,65 @@ def _log_shares(logits: Values) -> Values:
     return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
 
 
-def _confusion(labels: NDArray[np.int64], chosen: NDArray[np.int64], classes: int) -> dict[str, Any]:
-    right = float(np.mean(labels == chosen))
+def _with_confusion(
+    sketch: facts.OutputSketch, labels: NDArray[np.int64], chosen: NDArray[np.int64], classes: int
+) -> facts.OutputSketch:
+    sketch = replace(sketch, right=float(np.mean(labels == chosen)))
     if classes > MOST_UNITS:
-        return {"right": right}
+        return sketch
     pairs, counts = np.unique(labels * classes + chosen, return_counts=True)
-    # Triples of true class, predicted class and number of rows.
-    found = [[int(pair // classes), int(pair % classes), int(n)] for pair, n in zip(pairs, counts, strict=True)]
-    return {"right": right, "confusion": found}
+    found = ((int(pair // classes), int(pair % classes), int(n)) for pair, n in zip(pairs, counts, strict=True))
+    return replace(sketch, confusion=tuple(found))
 
 
-def _of_values(outputs: Values, targets: Values | None, function: str) -> dict[str, Any]:
-    """How close rows of outputs are to their targets, compared with the mean of these targets."""
+def _of_values(sketch: facts.OutputSketch, outputs: Values, targets: Values | None) -> facts.OutputSketch:
+    """Adds how close rows of outputs are to their targets, compared with the mean of these targets."""
     if targets is None or targets.shape != outputs.shape or not np.isfinite(targets).all():
-        return {}
-    kind = loss_kind(function)
+        return sketch
+    kind = loss_kind(sketch.function)
     if kind.of_labels and np.isin(targets, (0, 1)).all():
         limit = 0.5 if kind.takes == "probabilities" else 0.0
-        return _confusion(targets.astype(np.int64).ravel(), (outputs > limit).astype(np.int64).ravel(), 2)
+        chosen = (outputs > limit).astype(np.int64).ravel()
+        return _with_confusion(sketch, targets.astype(np.int64).ravel(), chosen, 2)
     apart_targets, apart_outputs = targets - targets.mean(axis=0), outputs - outputs.mean(axis=0)
     spread = float(np.mean(apart_targets**2))
     # Equal targets that were computed from differences with the outputs are apart by rounding alone.
     rounding = float(np.finfo(np.float32).eps) * max(np.abs(targets).max(), np.abs(outputs).max())
     spread = spread if spread > rounding**2 else 0.0
-    found = {"squared_error": float(np.mean((outputs - targets) ** 2)), "constant_error": spread}
     both = float(np.sqrt(np.sum(apart_targets**2) * np.sum(apart_outputs**2)))
-    return {**found, "correlation": float(np.sum(apart_targets * apart_outputs) / both)} if both > 0 else found
+    correlation = float(np.sum(apart_targets * apart_outputs) / both) if both > 0 else None
+    squared = float(np.mean((outputs - targets) ** 2))
+    return replace(sketch, squared_error=squared, constant_error=spread, correlation=correlation)
 
 
-def _kind_of(targets: Values, *, by_class: bool) -> dict[str, Any]:
-    labels = bool(np.isin(targets, (0, 1)).all())
+def _of_targets(sketch: facts.TargetSketch, targets: Values, *, by_class: bool) -> facts.TargetSketch:
+    """Adds the kind of targets that are no integers, and their moments."""
+    zeros, ones = targets == 0, targets == 1
+    sketch = replace(
+        sketch,
+        **_moments(targets),
+        variance=float(targets.var()),
+        zeros=float(np.mean(zeros)),
+        ones=float(np.mean(ones)),
+    )
+    labels = bool((zeros | ones).all())
     if by_class:
-        one_hot = labels and bool((targets.sum(axis=1) == 1).all())
-        if not one_hot:
-            return {"kind": "shares"}
+        if not labels or not (targets.sum(axis=1) == 1).all():
+            return replace(sketch, kind="shares")
         counts, distinct = most_common(targets.argmax(axis=1), _MOST_COUNTED)
-        return {"kind": "one_hot", "counts": counts, "distinct": distinct}
+        return replace(sketch, kind="one_hot", counts=counts, distinct=distinct)
     if labels:
         counts, distinct = most_common(targets.ravel(), 2)
-        return {"kind": "labels", "counts": counts, "distinct": distinct}
-    return {"kind": "values", "whole": bool((targets == np.round(targets)).all())}
+        return replace(sketch, kind="labels", counts=counts, distinct=distinct)
+    return replace(sketch, kind="values", whole=bool((targets == np.round(targets)).all()))
 
 
-def _moments(targets: Values) -> dict[str, Any]:
-    data: dict[str, Any] = {
-        "min": float(targets.min()), "max": float(targets.max()), "mean": float(targets.mean()),
-        "variance": float(targets.var()), "zeros": float(np.mean(targets == 0)), "ones": float(np.mean(targets == 1)),
-        # Over the rows, so that what differs between units alone does not count.
-        "spread": _root_mean_square(targets.std(axis=0)),
+def _moments(rows: Values) -> dict[str, Any]:
+    """Moments of all elements, and by unit; ``spread`` is over the rows: what differs between units does not count."""
+    spreads = rows.std(axis=0)
+    few = rows.shape[1] <= MOST_UNITS
+    return {
+        "min": float(rows.min()), "max": float(rows.max()), "mean": float(rows.mean()),
+        "spread": float(np.sqrt(np.mean(spreads**2))),
+        "units": facts.SketchedUnits(tuple(rows.mean(axis=0).tolist()), tuple(spreads.tolist())) if few else None,
     }  # fmt: skip
-    if targets.shape[1] <= MOST_UNITS:
-        data["units"] = {"mean": targets.mean(axis=0).tolist(), "std": targets.std(axis=0).tolist()}
-    return data
-
-
-def _root_mean_square(values: Values) -> float:
-    return float(np.sqrt(np.mean(values**2)))

@@ -7,11 +7,10 @@ model that uses all of it are noise.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
+from watchglass.records import facts
 from watchglass.stats import inner_products
 
 #: Rows of inputs that are compared at most, and their elements; rows from which on they are compared.
@@ -20,8 +19,8 @@ MOST_COMPARED, MOST_COLUMNS, LEAST_ROWS = 128, 256, 8
 Values = NDArray[np.float64]
 
 
-def alike(inputs: Values, targets: Values, errors: Values) -> dict[str, Any] | None:
-    """How alike neighbours are: ``rows``, and ``targets`` and ``errors`` as for :func:`_agreement`.
+def alike(inputs: Values, targets: Values, errors: Values) -> facts.Neighbours | None:
+    """How alike targets and errors of neighbours are, as for :func:`_agreement`.
 
     Args:
         inputs: float64[rows, elements].
@@ -39,7 +38,7 @@ def alike(inputs: Values, targets: Values, errors: Values) -> dict[str, Any] | N
     of_targets, of_errors = _agreement(targets, rows, nearest), _agreement(errors, rows, nearest)
     if len(rows) < LEAST_ROWS or of_targets is None or of_errors is None:
         return None
-    return {"rows": len(rows), "targets": of_targets, "errors": of_errors}
+    return facts.Neighbours(of_targets, of_errors, len(rows))
 
 
 def _nearest(inputs: Values) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -291,8 +291,9 @@ def test_a_sketch_of_tokens_has_the_most_common_ones() -> None:
     assert taken is not None
     sketch = taken.sketch()
     assert sketch is not None
-    assert sketch["most_common"][0] == [0, 0.4]
-    assert (sketch["min"], sketch["distinct"]) == (0, 49)
+    assert sketch.most_common is not None
+    assert sketch.most_common[0] == (0, 0.4)
+    assert (sketch.min, sketch.distinct) == (0, 49)
 
 
 @pytest.mark.parametrize(("norms", "gradient"), [([4.0, 1.0, 3.0], 4 / 3), ([math.nan] * 3, None), ([0.0] * 3, None)])
@@ -303,7 +304,8 @@ def test_a_sketch_of_tokens_has_the_gradient_of_padding_if_any_token_has_one(
     assert taken is not None
     sketch = taken.sketch(gradients=np.array(norms))
     assert sketch is not None
-    assert sketch["padding"].get("gradient") == gradient
+    assert sketch.padding is not None
+    assert sketch.padding.gradient == gradient
 
 
 def test_a_sketch_counts_what_is_not_finite() -> None:
@@ -312,7 +314,7 @@ def test_a_sketch_counts_what_is_not_finite() -> None:
     assert taken is not None
     sketch = taken.sketch()
     assert sketch is not None
-    assert (sketch["nonfinite"], sketch["zeros"], sketch["mean"]) == (2, 1, 1.5)
+    assert (sketch.nonfinite, sketch.zeros, sketch.mean) == (2, 1, 1.5)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
@@ -322,8 +324,8 @@ def test_a_sketch_is_right_in_every_float(dtype: torch.dtype) -> None:
     assert taken is not None
     sketch = taken.sketch()
     assert sketch is not None
-    assert sketch["mean"] == pytest.approx(float(values.double().mean()), abs=1e-12)
-    assert sketch["std"] == pytest.approx(float(values.double().std(unbiased=False)), abs=1e-12)
+    assert sketch.mean == pytest.approx(float(values.double().mean()), abs=1e-12)
+    assert sketch.std == pytest.approx(float(values.double().std(unbiased=False)), abs=1e-12)
 
 
 def test_sketches_of_a_validation_are_its_own(run_path: Path) -> None:

@@ -253,12 +253,12 @@ def test_correlations_are_those_of_whole_rows(shape: Sequence[int]) -> None:
     correlations = Correlations()
     taken = table_sample("0", values) or sample("0", values)
     assert taken is not None
-    data = taken.sketch(correlations)
-    assert data is not None
-    features = shape[1] - 1
-    found = data["correlations"]
-    assert (found["features"], found["rows"]) == (features, min(shape[0], 163))
-    assert found["share"] == pytest.approx(5 * 4 / (features * (features - 1)))
+    sketch = taken.sketch(correlations)
+    assert sketch is not None
+    features, found = shape[1] - 1, sketch.correlations
+    assert found is not None
+    assert (found.features, found.rows) == (features, min(shape[0], 163))
+    assert found.share == pytest.approx(5 * 4 / (features * (features - 1)))
 
 
 def test_correlations_of_small_batches_are_over_several_of_them() -> None:
@@ -266,7 +266,7 @@ def test_correlations_of_small_batches_are_over_several_of_them() -> None:
     assert correlations.with_rows(table(9, 4).double().numpy()) is None
     found = correlations.with_rows(table(10, 4).double().numpy())
     assert found is not None
-    assert (found["rows"], found["share"]) == (19, 0.0)
+    assert (found.rows, found.share) == (19, 0.0)
 
 
 def test_padding_is_the_token_at_the_end_or_beginning_of_rows() -> None:
@@ -276,11 +276,12 @@ def test_padding_is_the_token_at_the_end_or_beginning_of_rows() -> None:
     for side, given in (("right", tokens), ("left", tokens.flip(1))):
         taken = table_sample("0", given)
         assert taken is not None
-        data = taken.sketch()
-        assert data is not None
-        padding = data["padding"]
-        assert (padding["token"], padding["side"], padding["rows"]) == (0, side, 1.0)
-        assert padding["share"] == pytest.approx((90 - 19.5) / 120, abs=0.05)
+        sketch = taken.sketch()
+        assert sketch is not None
+        padding = sketch.padding
+        assert padding is not None
+        assert (padding.token, padding.side, padding.rows) == (0, side, 1.0)
+        assert padding.share == pytest.approx((90 - 19.5) / 120, abs=0.05)
 
 
 def test_dropout_and_padding_tokens_are_known_of_the_model(run_path: Path) -> None:

@@ -21,6 +21,6 @@ def test_no_number_of_a_run_makes_a_warning(value: float, function: str, sign: i
     judged = LossRows(function, 1, False, (8, 4), (8, 4), 4, given, given, sign=sign)
     output, target = judged.output_sketch(), judged.target_sketch()
     assert output is not None
-    assert output["nonfinite"] == float(not math.isfinite(value))
+    assert output.nonfinite == float(not math.isfinite(value))
     assert target is not None
-    assert target["rows"] == 8
+    assert target.rows == 8

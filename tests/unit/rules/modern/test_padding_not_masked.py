@@ -28,7 +28,9 @@ def run(length: int, gradient: float, *, labels: bool = False) -> list[Step]:
     random, made = np.random.default_rng(0), []
     for _ in range(8):
         inputs = tokens(length, random)
-        data = sample(inputs).sketch() or {}
+        sketch = sample(inputs).sketch()
+        assert sketch is not None
+        data = sketch.to_data()
         data["padding"]["gradient"] = gradient
         targets = inputs.reshape(-1) if labels else random.integers(0, 50, 640)
         facts = judged("cross_entropy", random.normal(size=(640, 50)), targets)

@@ -170,10 +170,8 @@ class Batches:
         """The sketch; for the recorder's thread."""
         key = f"{forward.model}/{taken.path}"
         correlations = self._correlations.setdefault(key, Correlations()) if training else None
-        data = taken.sketch(correlations, into.gradients)
-        if not data:
-            return None
-        return facts.InputSketch(**data, into=tuple(into), model=number_of_model(self._models, forward))
+        sketch = taken.sketch(correlations, into.gradients)
+        return sketch and replace(sketch, into=tuple(into), model=number_of_model(self._models, forward))
 
     def update_began(self, update: Update) -> None:
         """Gradients are final: note those of the tokens of an embedding that took a sketched tensor."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -87,23 +88,17 @@ class JudgedRows:
     def _add(self, forward: Forward, source: str, judged: LossRows, unless: list[str]) -> None:
         if _of_samples(judged, self._given):
             judged = dataclasses.replace(judged, given=self._given)
-        made: dict[type[DeclaredFact], Any] = {
-            facts.OutputSketch: judged.output_sketch,
-            facts.TargetSketch: judged.target_sketch,
-        }
-        for kind, make in made.items():
+        for kind, make in ((facts.OutputSketch, judged.output_sketch), (facts.TargetSketch, judged.target_sketch)):
             if kind.KIND in self._kinds:
-                sketch = functools.partial(self._sketch, kind, forward, make, unless)
-                forward.records.add_fact(DeferredFact(kind, sketch), source)
+                sketch = functools.partial(self._sketch, forward, make, unless)
+                forward.records.add_fact(DeferredFact[DeclaredFact](kind, sketch), source)
 
-    def _sketch(self, kind: Any, forward: Forward, make: Any, unless: list[str]) -> Any:
-        """A sketch of this kind; for the recorder's thread."""
-        data = None if unless else make()
-        if not data:
-            return None
+    def _sketch(self, forward: Forward, make: Callable[[], Any], unless: list[str]) -> Any:
+        """A sketch; for the recorder's thread."""
+        sketch = None if unless else make()
         # A teacher or a target network, which is called and not trained.
         helped = True if len(self._models) > len(list(self._models)) else None
-        return kind(**data, helped=helped, model=number_of_model(self._models, forward))
+        return sketch and dataclasses.replace(sketch, helped=helped, model=number_of_model(self._models, forward))
 
 
 def number_of_model(models: Models, forward: Forward) -> int | None:
