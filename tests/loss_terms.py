@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from watchglass.capture.pytorch.facts.loss_graphs import described
+from watchglass.capture.loss_terms import described
 from watchglass.capture.pytorch.graph.autograd_graph import Graph
 from watchglass.rules.graph.terms import LossTerm
 
@@ -19,5 +19,5 @@ def terms(loss: Callable[[Tensor], Tensor], units: int = 4) -> list[LossTerm]:
 
 def terms_of(loss: Tensor) -> list[LossTerm]:
     """Terms of any loss; its parameters are named by their places."""
-    fact = described(Graph(loss.grad_fn, lambda parameter: f"layer {id(parameter)}"))
+    fact = described(Graph(loss.grad_fn), lambda parameter: f"layer {id(parameter)}")
     return [LossTerm(term) for term in fact.terms]

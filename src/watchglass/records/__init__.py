@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from watchglass.records.operations import (
         LOSSES as LOSSES,
         OPERATIONS as OPERATIONS,
+        PARAMETER as PARAMETER,
         LossKind as LossKind,
         Operation as Operation,
         OperationKind as OperationKind,

@@ -58,6 +58,10 @@ class Operation:
         return self.name in ("linear", "convolution", "bmm")
 
 
+#: The leaf of a graph.
+PARAMETER = Operation("parameter", "parameter")
+
+
 def _all(kind: OperationKind, names: str, low: float = -math.inf, high: float = math.inf) -> Iterable[Operation]:
     return (Operation(name, kind, low, high) for name in names.split())
 

@@ -244,10 +244,13 @@ def test_other_functions_that_were_put_around_ours_stay(after_an_evaluation: nn.
         loss_operations.restore()
         assert torch.Tensor.mean is other
         evaluated(after_an_evaluation, 0, squares)
+        loss_operations.restore()
         assert torch.Tensor.mean is other
         assert calls[0] == len(SIZES)
     finally:
         torch.Tensor.mean = ours  # type: ignore[method-assign]
+        # Ours goes as the next observation ends.
+        evaluated(after_an_evaluation, 0, squares)
         loss_operations.restore()
 
 

@@ -103,9 +103,9 @@ def test_a_walk_visits_the_nearest_first_and_goes_where_it_is_told() -> None:
     assert walk.over
 
 
-def test_a_graph_names_its_parameters() -> None:
+def test_a_graph_knows_the_weights_of_its_layers() -> None:
     layer = nn.Linear(2, 3)
-    graph = Graph(layer(torch.rand(4, 2)).sum().grad_fn, lambda parameter: f"{parameter.dim()} axes")
+    graph = Graph(layer(torch.rand(4, 2)).sum().grad_fn)
     (at,) = [at for at, each in enumerate(graph.operations) if each.weighted_sum]
-    assert [graph.name(each) for each in graph.weights(at)] == ["2 axes"]
+    assert [graph.parameters[each] for each in graph.weights(at)] == [layer.weight]
     assert isinstance(graph.operations[at], Operation)

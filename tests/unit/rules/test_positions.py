@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from watchglass.capture.pytorch.facts.forward_graphs import ForwardReading
+from watchglass.capture.forward_layers import described
 from watchglass.capture.pytorch.graph.autograd_graph import Graph
 from watchglass.rules.graph.forward import ForwardGraph
 
@@ -65,7 +65,7 @@ class ByHand(nn.Module):
 def placeless(model: nn.Module) -> bool:
     loss = F.cross_entropy(model(TOKENS), torch.tensor([0, 1]))
     graph = Graph(loss.grad_fn)
-    return ForwardGraph(ForwardReading(graph).described()).attends_without_positions()
+    return ForwardGraph(described(graph, lambda parameter: f"layer {id(parameter)}")).attends_without_positions()
 
 
 PLACES = torch.randn(6, 8)

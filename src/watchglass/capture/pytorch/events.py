@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from watchglass.capture.module_places import ParameterPlace, Place
+from watchglass.capture.pytorch.graph.autograd_graph import BackwardStart
 from watchglass.capture.pytorch.saving.late_gradients import LateGradients
 from watchglass.capture.pytorch.saving.out_of_memory import is_out_of_memory, report_exhaustion
 from watchglass.record import CapturedRecords, Forward, OpenStep, Readback
@@ -102,12 +103,12 @@ class BackwardCall:
     Attributes:
         step: Its TRAIN step.
         forward: The last forward.
-        start: Autograd's node that made the tensor, before a scaler multiplied it; None without a graph.
+        start: Where it starts in autograd's graph, before a scaler multiplied the tensor.
     """
 
     step: OpenStep
     forward: Forward
-    start: Any
+    start: BackwardStart
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +159,8 @@ class Events:
         each_backward_began: Not about captured steps: a backward of a watched model is about to run.
         each_backward_ended: Not about captured steps: it has ended, maybe by an exception.
         loss_suspected: Not about captured steps: a backward begins from a loss that is not finite, or that is a
-            readback, so that it is not known yet whether it is; with autograd's node that made the loss.
-        finite_loss: Not about captured steps: a backward begins from one loss on the CPU that is finite; with its node.
+            readback, so that it is not known yet whether it is; with where it starts in autograd's graph.
+        finite_loss: Not about captured steps: a backward begins from one loss on the CPU that is finite; with the same.
         each_update_began: Not about captured steps: gradients are final, and an optimizer is about to use them; with
             whether a scaler is at work, so that they may overflow.
         gradients_suspected: Not about captured steps: gradients are not finite, named by their parameters in order of
@@ -192,8 +193,8 @@ class Events:
     each_forward_ended: list[Callable[[ForwardCall], None]] = field(default_factory=list)
     each_backward_began: list[Callable[[], None]] = field(default_factory=list)
     each_backward_ended: list[Callable[[], None]] = field(default_factory=list)
-    loss_suspected: list[Callable[[OpenStep, float | Readback, Any], None]] = field(default_factory=list)
-    finite_loss: list[Callable[[OpenStep, Any], None]] = field(default_factory=list)
+    loss_suspected: list[Callable[[OpenStep, float | Readback, BackwardStart], None]] = field(default_factory=list)
+    finite_loss: list[Callable[[OpenStep, BackwardStart], None]] = field(default_factory=list)
     each_update_began: list[Callable[[OpenStep, bool], None]] = field(default_factory=list)
     gradients_suspected: list[Callable[[OpenStep, list[str] | LateGradients], None]] = field(default_factory=list)
     each_update_ended: list[Callable[[OpenStep, Optimizer], None]] = field(default_factory=list)

@@ -127,8 +127,8 @@ class PublicCall:
         # One for each function, wherever it is found: pickle looks it up by its name and compares. Kept, because the
         # compiler compiles once more what called another wrapper.
         self._wrappers: dict[Callable[..., Any], Callable[..., Any]] = {}
-        # Wrappers that the script has wrapped again, so that they could not be removed.
-        self._left: set[Callable[..., Any]] = set()
+        # Wrappers that the script has wrapped again, so that they could not be removed, and functions that remove them.
+        self._left: dict[Callable[..., Any], Callable[[], None]] = {}
         if active is not None:
             active.calls.append(self)
 
@@ -171,8 +171,9 @@ class PublicCall:
             for owner, name in self._owners():
                 self._wrap(owner, name)
         if self._undo and not wanted:
-            while self._undo:
-                self._undo.pop()()
+            for undo in (*self._undo, *self._left.values()):
+                undo()
+            self._undo.clear()
             self._places.clear()
             # Functions that a script has put in place for a while must not live as long as the process.
             present = [getattr(owner, name, None) for owner, name in self._owners()]
@@ -209,9 +210,10 @@ class PublicCall:
                     delattr(owner, name)
                 else:
                     setattr(owner, name, beneath)
+                self._left.pop(wrapper, None)
                 COPIES.settle()
             else:
-                self._left.add(wrapper)
+                self._left[wrapper] = undo
 
         self._undo.append(undo)
 

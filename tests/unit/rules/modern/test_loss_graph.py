@@ -15,7 +15,7 @@ import watchglass
 from loss_terms import terms_of
 from real_runs import RealRuns, Watch, batch, classifier
 from synthetic_steps import training
-from watchglass.capture.pytorch.facts.loss_graphs import described
+from watchglass.capture.loss_terms import described
 from watchglass.capture.pytorch.graph.autograd_graph import Graph
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
@@ -299,7 +299,7 @@ def test_an_overlap_of_pixels_needs_probabilities_of_classes(axis: int, found: l
     shares = nn.Conv2d(1, 3, 1)(torch.randn(4, 1, 4, 4)).softmax(axis)
     both, either = (shares * target).sum((2, 3)), shares.sum((2, 3)) + target.sum((2, 3))
     graph = Graph((1 - (2 * both / (either + 1)).mean()).grad_fn)
-    terms = [LossTerm(term) for term in described(graph).terms]
+    terms = [LossTerm(term) for term in described(graph, lambda parameter: "").terms]
     assert [each.symptom for each in mistakes(terms, LossCalls.of(()), 4, 0.05, 0)] == found
 
 

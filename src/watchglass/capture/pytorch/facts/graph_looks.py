@@ -7,14 +7,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from watchglass.capture import forward_layers, loss_terms
 from watchglass.capture.module_places import ParameterPlace
 from watchglass.capture.pytorch.events import BackwardCall, ForwardCall, ModuleCall
-from watchglass.capture.pytorch.facts import forward_graphs, loss_graphs
 from watchglass.capture.pytorch.facts.unheld_parameters import UnheldParameters
-from watchglass.capture.pytorch.graph import autograd_graph as graphs
 from watchglass.capture.pytorch.graph.autograd_graph import Graph
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
@@ -84,10 +83,10 @@ class GraphLooks:
         if not self._looking or self._backwards >= _MOST_BACKWARDS:
             return
         self._backwards += 1
-        if call.start is None:
+        if call.start.node is None:
             return
         try:
-            graph = Graph(call.start, self._name)
+            graph = call.start.graph
             if len(graph) > _LARGE:
                 self._large.add(call.step.model)
             self._record(call, (call.step.model, self._backwards), graph)
@@ -105,7 +104,7 @@ class GraphLooks:
 
     def _is_input(self, leaf: Tensor) -> bool:
         """Whether a leaf has a row for each sample of a batch: a loss may hold its derivative by such inputs."""
-        return not graphs.is_parameter(leaf) and leaf.dim() > 0 and leaf.size(0) in self._rows
+        return not isinstance(leaf, nn.Parameter) and leaf.dim() > 0 and leaf.size(0) in self._rows
 
     def _called(self, call: ModuleCall) -> None:
         """A module has returned."""
@@ -134,20 +133,20 @@ class GraphLooks:
         opaque = tuple(sorted(full for full in unknown if full.endswith("Backward"))[:16])
         capture = self._captures[key[0]]
         if "loss_graph" in self._kinds:
-            terms = loss_graphs.described(graph)
+            terms = loss_terms.described(graph, self._name)
             unreached = None if opaque else self._unreached(graph)
-            like = loss_graphs.pattern(terms), opaque, unreached
+            like = loss_terms.pattern(terms), opaque, unreached
             batch = int(call.forward.weight)
             terms = replace(
                 terms, opaque=opaque, backward=key[1], capture=capture, batch=batch, unreached=unreached
             )  # fmt: skip
             self._notify(call, key, terms, like)
         if "forward_graph" in self._kinds:
-            layers = forward_graphs.ForwardReading(graph).described()
+            layers = forward_layers.described(graph, self._name)
             # Batches that are too small are recorded once more: the first may be an exception.
             late = bool(layers.batch_normalizations) and capture > _ALL
             known = replace(layers, opaque=opaque, backward=key[1], capture=capture)
-            self._notify(call, key, known, (forward_graphs.pattern(layers), late))
+            self._notify(call, key, known, (forward_layers.pattern(layers), late))
 
     def _notify(
         self, call: BackwardCall, key: tuple[int, int], fact: facts.TermsOfLoss | facts.ForwardLayers, like: Any

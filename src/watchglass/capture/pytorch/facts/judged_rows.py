@@ -79,7 +79,7 @@ class JudgedRows:
         output, self._output = self._output, None
         if output is None or self._losses or self._forward != (id(call.forward), call.forward.start_ns):
             return
-        found = found_behind(call.start)
+        found = found_behind(call.start.node)
         judged = None if found is None else _of_handwritten(found, output)
         if judged is not None:
             self._losses.append(judged.function)

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from watchglass.capture.first_bad_analysis import Look
+from watchglass.capture.operation_graph import CONSTANT
 from watchglass.capture.pytorch.first_bad.extremes import look_at
 from watchglass.capture.pytorch.first_bad.lines import Lines
-from watchglass.capture.pytorch.graph.autograd_graph import CONSTANT, Graph
+from watchglass.capture.pytorch.graph.autograd_graph import Graph
 from watchglass.capture.pytorch.graph.nodes import axis_of, saved_tensor, signed
 from watchglass.records import OperationFault
 
@@ -41,15 +42,14 @@ _SPREADS = ("var", "std", "var_mean", "std_mean")
 _DECOMPOSITIONS = {"eigh": "eigenvalues", "svd": "S", "eig": "eigenvalues"}
 
 
-def of_forward(start: Any, *lines: Lines, besides: Iterable[Any] = ()) -> OperationFault | None:
+def of_forward(graph: Graph, *lines: Lines, besides: Iterable[Any] = ()) -> OperationFault | None:
     """The first operation that made values that are not finite of finite ones; None where none is found.
 
     Args:
-        start: The node that made the loss.
+        graph: The graph of the loss.
         lines: Lines of the script; the first that know the operation count.
         besides: Nodes that made outputs of modules whose values are all finite: nothing below them is at fault.
     """
-    graph = Graph(start)
     left_out = _below(graph, besides)
     for at in range(len(graph)):
         if at not in left_out:
@@ -59,14 +59,13 @@ def of_forward(start: Any, *lines: Lines, besides: Iterable[Any] = ()) -> Operat
     return None
 
 
-def of_backward(start: Any, *lines: Lines) -> OperationFault | None:
+def of_backward(graph: Graph, *lines: Lines) -> OperationFault | None:
     """The operation nearest to a finite loss whose gradient is not finite; None where none is found.
 
     Args:
-        start: The node that made the loss, before a backward runs through it.
+        graph: The graph of the loss, before a backward runs through it.
         lines: Lines of the script.
     """
-    graph = Graph(start)
     for at in range(len(graph) - 1, -1, -1):
         fault = _backward_fault(graph, at) or _discarded(graph, at)
         if fault is not None:

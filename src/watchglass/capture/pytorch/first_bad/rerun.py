@@ -19,7 +19,7 @@ from watchglass.capture.pytorch.first_bad.forward_replay import alike, loss_of, 
 from watchglass.capture.pytorch.first_bad.lines import Lines
 from watchglass.capture.pytorch.first_bad.trace import Trace
 from watchglass.capture.pytorch.first_bad.weights import Weights
-from watchglass.capture.pytorch.graph.autograd_graph import Graph
+from watchglass.capture.pytorch.graph.autograd_graph import BackwardStart, Graph
 from watchglass.capture.pytorch.modules.module_tree import unwrap
 from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
 from watchglass.capture.pytorch.step.forward_state import ForwardState
@@ -46,12 +46,12 @@ class Rerun:
         self._port = current.port
         self._weights = weights
 
-    def of_forward(self, step: OpenStep, start: Any, lines: Lines) -> facts.FirstBadPlace:
+    def of_forward(self, step: OpenStep, start: BackwardStart, lines: Lines) -> facts.FirstBadPlace:
         """Why the loss is not finite, as data of a fact.
 
         Args:
             step: The step.
-            start: Autograd's node that made the loss.
+            start: Where its backward starts.
             lines: Lines of the script.
 
         Raises:
@@ -71,7 +71,7 @@ class Rerun:
         operation = None
         if found.where in ("forward", "loss"):
             operation = operations.of_forward(
-                start, lines, inside, besides=self.outputs() if found.where == "loss" else ()
+                start.graph, lines, inside, besides=self.outputs() if found.where == "loss" else ()
             )
         if (
             operation is None
@@ -101,7 +101,7 @@ class Rerun:
             by = _checked(state, outputs, loss)
             with torch.enable_grad(), alone():
                 heads, sent = _heads(state, outputs, loss)
-                operation = operations.of_backward(heads[0].grad_fn, inside) if len(heads) == 1 else None
+                operation = operations.of_backward(Graph(heads[0].grad_fn), inside) if len(heads) == 1 else None
                 gradients = torch.autograd.grad(heads, wanted, sent, allow_unused=True)
         found = first_bad_analysis.in_backward(trace.seen)
         if found is None and not all(map(_is_finite, gradients)):

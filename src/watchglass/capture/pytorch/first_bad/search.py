@@ -27,7 +27,7 @@ from watchglass.capture.pytorch.first_bad.rerun import Rerun
 from watchglass.capture.pytorch.first_bad.suspects import Suspects
 from watchglass.capture.pytorch.first_bad.watch_next_steps import NextStepsWatch
 from watchglass.capture.pytorch.first_bad.weights import Weights
-from watchglass.capture.pytorch.graph.autograd_graph import Graph
+from watchglass.capture.pytorch.graph.autograd_graph import BackwardStart
 from watchglass.capture.pytorch.modules.module_tree import is_compiled
 from watchglass.capture.pytorch.saving.late_gradients import LateGradients
 from watchglass.capture.pytorch.training_state import TrainingState
@@ -78,26 +78,25 @@ class FirstBadModule:
             return False
         return self._suspects.wants(call.forward.model, call.step.mode_step)
 
-    def finite_loss(self, step: OpenStep, start: Any) -> None:
+    def finite_loss(self, step: OpenStep, start: BackwardStart) -> None:
         """A backward begins from a finite loss: its gradients may not be finite."""
         current = self._current
-        if self._done or self._next_steps.on or start is None:
+        if self._done or self._next_steps.on or start.node is None:
             return
         model = current.forward.model if current.forward is not None else 0
         if step.due and self._suspects.wants(model, step.mode_step):
-            graph = Graph(start)
-            paths = operations.paths_of(graph)
-            self._lines.learn(graph, paths)
-            self._suspects.learn(model, step.mode_step, graph, paths, self._lines)
+            paths = operations.paths_of(start.graph)
+            self._lines.learn(start.graph, paths)
+            self._suspects.learn(model, step.mode_step, start.graph, paths, self._lines)
             current.looks_at_loss = self._suspects.are_bad_if_affordable if self._suspects.all else None
         look = self._suspects.are_bad if step.due else self._suspects.are_bad_if_affordable
-        if self._suspects.all and look(start):
-            operation = operations.of_backward(start, self._lines)
+        if self._suspects.all and look(start.node):
+            operation = operations.of_backward(start.graph, self._lines)
             if operation is not None:
                 self._feared = step, operation
                 current.every_gradient = True
 
-    def loss_suspected(self, step: OpenStep, loss: float | Readback, start: Any) -> None:
+    def loss_suspected(self, step: OpenStep, loss: float | Readback, start: BackwardStart) -> None:
         """A backward begins from a loss that is not finite, or that only the recorder's thread will read."""
         if not isinstance(loss, float):
             self._on_device(step, loss)
@@ -110,15 +109,15 @@ class FirstBadModule:
             try:
                 answer = self._poisoned(step) or self._rerun.of_forward(step, start, self._lines)
             except RefusedError as reason:
-                operation = operations.of_forward(start, self._lines)
+                operation = operations.of_forward(start.graph, self._lines)
                 answer = _LOSS.fact("flags", refused=str(reason))
                 if operation is not None:
                     answer = Found("loss", None, "loss", operation.sentence, operation).fact("graph")
             self._answer(step, "loss", answer)
 
-    def _is_harmless(self, step: OpenStep, start: Any) -> bool:
+    def _is_harmless(self, step: OpenStep, start: BackwardStart) -> bool:
         """Whether the loss is not finite, but its gradients are zero: recorded, and the search goes on."""
-        operation = operations.of_forward(start, self._lines)
+        operation = operations.of_forward(start.graph, self._lines)
         if operation is None or not operation.harmless:
             return False
         found = Found("loss", None, "loss", operation.sentence, operation)

@@ -23,6 +23,7 @@ from watchglass.capture.pytorch.first_bad.extremes import bring_back
 from watchglass.capture.pytorch.first_bad.lines import Lines
 from watchglass.capture.pytorch.first_bad.trace import Trace
 from watchglass.capture.pytorch.first_bad.weights import Weight, Weights
+from watchglass.capture.pytorch.graph.autograd_graph import BackwardStart
 from watchglass.capture.pytorch.modules.module_tree import is_compiled, unwrap
 from watchglass.capture.pytorch.training_state import TrainingState
 from watchglass.record import CapturedRecords, DeferredFact, Forward, OpenStep
@@ -90,8 +91,8 @@ class NextStepsWatch:
         self._forget()
         self._failed = self._step = self._updated = None
 
-    def loss_failed(self, step: OpenStep, loss: float, start: Any, lines: Lines) -> None:
-        """The loss is not finite, and its backward, which begins at the node ``start``, has not run yet."""
+    def loss_failed(self, step: OpenStep, loss: float, start: BackwardStart, lines: Lines) -> None:
+        """The loss is not finite, and its backward, which begins at ``start``, has not run yet."""
         last = self._current.forward
         seen = [trace.seen for forward, trace in self._traces if forward is last or not forward.backpropagated]
         looks = [look for each in seen for look in each.looks]
@@ -100,7 +101,7 @@ class NextStepsWatch:
         elif looks:
             found = first_bad_analysis.of_loss(seen, "", chained=self._current.chained > 0)
             if found.where in ("forward", "loss"):
-                found = found.by(operations.of_forward(start, lines))
+                found = found.by(operations.of_forward(start.graph, lines))
             self._answer(step, step.records, "loss", found)
 
     def gradients_failed(self, step: OpenStep, last: Found) -> None:

@@ -17,12 +17,14 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from watchglass.capture.pytorch.graph import loss_operations, nodes
-from watchglass.capture.pytorch.graph.loss_operations import Traced
+from watchglass.capture.operation_graph import CONSTANT, Operand
+from watchglass.capture.pytorch.graph import nodes
+from watchglass.capture.pytorch.graph.autograd_graph import Graph
+from watchglass.capture.pytorch.graph.loss_operations import ARRANGING, BY_WORD, REDUCTIONS, Traced, given_constants
 from watchglass.capture.pytorch.saving.reduce import version_of
 
 #: Operations of an expression that are followed at most.
-_MOST_NODES = 64
+MOST_OPERATIONS = 64
 #: Tensors of an expression between two calls of a model that are followed at most.
 _MOST_FOLLOWED = 256
 #: Relative difference of scales that are the same.
@@ -74,23 +76,23 @@ class Expressions:
         """Number of the result of an operation on these operands, None where it is no part of a loss."""
         return self._keys.get((operation.name, *constants, *operands))
 
-    def read(self, loss: Tensor, node: Any) -> tuple[nn.Module, Expression] | None:
+    def read(self, graph: Graph, number: int) -> tuple[nn.Module, Expression] | None:
         """The expression of a loss, and the model; None where it holds other operations, parameters or several models.
 
         Args:
-            loss: The start of a backward.
-            node: Autograd's node that made it, before it was scaled.
+            graph: The graph of the loss, at least from outputs of models on.
+            number: Which result of its last operation is the loss.
         """
-        reading = _Reading(self.number)
+        reading = _Reading(graph, self.number)
         try:
-            sign, scale, node, number = _unscaled(node, loss.output_nr)
-            key = reading.key_of(node, number)
-            summed = _summed(node, number)
+            sign, scale, root = reading.unscaled(Operand(len(graph) - 1, number))
+            key = reading.key_of(root)
+            summed = reading.summed(root)
         except Unknown:
             return None
         if len(reading.modules) != 1 or not scale > 0:
             return None
-        self.operations |= reading.operations
+        self.operations.update(reading.followed.values())
         elements, rows = summed or (1, 1)
         kinds = (("row", 1.0), ("row", 1 / rows), ("element", 1 / elements)) if summed else (("batch", 1.0),)
         per = next((kind for kind, one in kinds if abs(scale / one - 1) < _SAME), "")
@@ -103,42 +105,75 @@ class Expressions:
 
 
 class _Reading:
-    """One reading of the graph of a loss."""
+    """One reading of the operations of a loss."""
 
-    def __init__(self, number: Callable[..., int]) -> None:
-        self._number, self._left = number, _MOST_NODES
+    def __init__(self, graph: Graph, number: Callable[..., int]) -> None:
+        self._graph, self._number, self._left = graph, number, MOST_OPERATIONS
         self.modules: set[nn.Module] = set()
-        self.operations: set[Traced] = set()
+        #: By index the operations on outputs, the last one first.
+        self.followed: dict[int, Traced] = {}
 
-    def key_of(self, node: Any, number: int) -> int:
-        """Number of the expression from a node down to the outputs."""
+    def key_of(self, operand: Operand) -> int:
+        """Number of the expression from a result down to the outputs."""
         self._left -= 1
-        if node is None:
+        graph, at = self._graph, operand.at
+        if at == CONSTANT:
             return _OTHER
-        output = nodes.marks_of(node).get(number)
+        output = nodes.marks_of(graph.nodes[at]).get(operand.number)
         if output is not None and (module := output.module()) is not None:
             self.modules.add(module)
             return self._number("output", output.path)
-        operation = loss_operations.of_node(node)
-        if operation is None or self._left < 0:
+        operation, below = BY_WORD.get(graph.word(at)), graph.below[at]
+        if operation is None or self._left < 0 or not 0 < len(below) <= operation.operands:
             raise Unknown
-        children = list(nodes.operands(node))
-        self.operations.add(operation)
-        if operation is loss_operations.ARRANGING:
-            return self.key_of(*children[0])
-        constants = loss_operations.saved_constants(operation, node)
-        if constants is None:
-            raise Unknown
-        if operation.operands == 1:
-            return self._number(operation.name, *constants, self.key_of(*children[0]))
+        self.followed[at] = operation
+        if operation is ARRANGING:
+            return self.key_of(below[0])
+        values = [(graph.setting(at, each.setting), each.default) for each in operation.constants]
+        constants = [default if value is None else value for value, default in values]
         # A number is no operand of the nodes of some operations.
-        children += [(None, 0)] * (2 - len(children))
-        operands: list[Any] = [self.key_of(*child) for child in children]
+        operands: list[Any] = [*map(self.key_of, below), *[_OTHER] * (operation.operands - len(below))]
         if operation.numbers:
-            for at, name in enumerate(("self", "other")):
-                if operands[at] == _OTHER:
-                    operands[at] = _other(node, name)
+            for place, name in enumerate(("self", "other")):
+                if operands[place] == _OTHER:
+                    operands[place] = _other(graph.nodes[at], name)
         return self._number(operation.name, *constants, *operands)
+
+    def unscaled(self, operand: Operand) -> tuple[float, float, Operand]:
+        """Sign and scale at the end of an expression, and the result before them."""
+        graph, sign, scale = self._graph, 1.0, 1.0
+        while operand.at != CONSTANT:
+            at, below = operand.at, graph.results(operand.at)
+            operation = BY_WORD.get(graph.word(at))
+            factor: float | None = -1.0 if operation is not None and operation.name == "neg" else None
+            if operation is not None and operation.numbers and len(below) == 1:
+                factor = graph.setting(at, "factor")
+            if len(below) != 1 or (factor is None and operation is not ARRANGING):
+                break
+            if factor is not None:
+                sign, scale = (sign if factor > 0 else -sign), scale * abs(factor)
+            operand = below[0]
+        return sign, scale, operand
+
+    def summed(self, root: Operand) -> tuple[int, int] | None:
+        """Elements and rows of what an expression is the sum of, None where it is none.
+
+        Raises:
+            Unknown: There is a sum over the batch inside of it, or one of what is no longer a batch: what it is worth
+                for a sample is not known.
+        """
+        found = None
+        for at, operation in self.followed.items():
+            if operation.name not in REDUCTIONS:
+                continue
+            shape, axes = self._graph.shape(*self._graph.below[at][0]), self._graph.setting(at, "axes")
+            if shape and 0 not in axes:
+                continue
+            if operation.name == "sum" and at == root.at and shape and len(axes) == len(shape):
+                found = max(1, math.prod(shape)), max(1, shape[0])
+            elif operation.name == "sum" or found is not None:
+                raise Unknown
+        return found
 
 
 def _other(node: Any, name: str) -> Any:
@@ -152,57 +187,6 @@ def _other(node: Any, name: str) -> Any:
     if number is None:
         raise Unknown  # on a device: it would have to be waited for
     return "number", number
-
-
-def _unscaled(node: Any, number: int) -> tuple[float, float, Any, int]:
-    """Sign and scale at the end of an expression, and the node before them."""
-    sign = scale = 1.0
-    for _ in range(_MOST_NODES):
-        operation = None if node is None else loss_operations.of_node(node)
-        name = None if operation is None else operation.name
-        below = [] if node is None else nodes.operands(node)
-        children = [child for child in below if child[0] is not None]
-        if len(children) != 1 or name not in ("", "neg", "mul", "div"):
-            break
-        if name in ("mul", "div"):
-            first = below[0][0] is not None
-            other = _other(node, "other" if first else "self")
-            if other == _OTHER or (not first and name == "div"):
-                break
-            factor = other[1] if name == "mul" else 1 / other[1] if other[1] else 0.0
-            sign, scale = (sign if factor > 0 else -sign), scale * abs(factor)
-        elif name == "neg":
-            sign = -sign
-        node, number = children[0]
-    return sign, scale, node, number
-
-
-def _summed(node: Any, number: int) -> tuple[int, int] | None:
-    """Elements and rows of what an expression is the sum of, None where it is none.
-
-    Raises:
-        Unknown: There is a sum over the batch inside of it, or one of what is no longer a batch: what it is worth for
-            a sample is not known.
-    """
-    walk, found = nodes.Walk(node, number, None, _MOST_NODES), None
-    for visited, (at, result, _) in enumerate(walk):
-        if nodes.output_path(at, result) is not None:
-            continue
-        walk.into(at, None)
-        operation = loss_operations.of_node(at)
-        if operation is None or operation.name not in loss_operations.REDUCTIONS:
-            continue
-        axes = loss_operations.saved_constants(operation, at)
-        if axes is not None and axes[0] is not None and 0 not in axes[0]:
-            continue
-        sizes = [int(size) for size in at._saved_self_sym_sizes]
-        if operation.name == "sum" and not visited and axes is not None and axes[0] is None and sizes:
-            found = max(1, math.prod(sizes)), max(1, sizes[0])
-        elif operation.name == "sum" or found is not None:
-            raise Unknown
-    if not walk.over:
-        raise Unknown
-    return found
 
 
 class OperationTracer:
@@ -242,7 +226,7 @@ class OperationTracer:
         if not isinstance(first, Tensor):
             return
         key = self._key(first)
-        if operation is loss_operations.ARRANGING:
+        if operation is ARRANGING:
             if key and result is not first:
                 self._follow(result, key)
             return
@@ -254,7 +238,7 @@ class OperationTracer:
                 operands = [self._number(at, value) for at, value in zip(operands, (first, other), strict=True)]
         if not any(type(each) is int and each for each in operands):
             return
-        constants = loss_operations.given_constants(operation, args, kwargs, first)
+        constants = given_constants(operation, args, kwargs, first)
         made = None if constants is None else self._expressions.known(operation, constants, operands)
         if made is None:
             return

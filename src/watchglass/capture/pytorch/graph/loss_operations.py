@@ -9,41 +9,40 @@ than PyTorch's they pass through.
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from watchglass.capture.guard import harmless
-from watchglass.capture.pytorch.compiled.graphs import compiling
-from watchglass.capture.pytorch.graph.nodes import operation_of, signed
-from watchglass.capture.wrappers_importlib_bootstrap import RAISED, around
+from watchglass.capture.guard import Guard, harmless
+from watchglass.capture.pytorch.graph.nodes import axes_of
+from watchglass.capture.pytorch.public_calls import Nest, PublicCall, is_wrapped
 
 #: Called with the operation, positional and keyword arguments, and the result.
 Observed = Callable[["Traced", tuple[Any, ...], dict[str, Any], Any], None]
 
 _PLAIN = (Tensor, nn.Parameter)
-_BUILTIN = (types.BuiltinFunctionType,)
 
 
 class Constant(NamedTuple):
     """An argument of an operation that is no tensor.
 
     Attributes:
-        saved: What autograd's node calls it.
+        setting: What the graph calls it.
         position: Its place among positional arguments.
         name: Its name among keyword arguments.
         default: Its value by default.
     """
 
-    saved: str
+    setting: str
     position: int
     name: str
-    default: Any = None
+    default: float | None = None
 
 
 class Traced(NamedTuple):
@@ -66,10 +65,10 @@ class Traced(NamedTuple):
     several: bool = False
 
 
-_DIM = Constant("_saved_dim", 1, "dim")
-_KEEPDIM = Constant("_saved_keepdim", 2, "keepdim", False)
-REDUCTIONS, _LOGSUMEXP = ("mean", "sum"), "logsumexp"
-_ALPHA = (Constant("_saved_alpha", 9, "alpha", 1),)
+_AXES = Constant("axes", 1, "dim")
+_KEEPDIM = Constant("keepdim", 2, "keepdim", 0)
+_ALPHA = (Constant("alpha", 9, "alpha", 1),)
+REDUCTIONS = ("mean", "sum")
 #: Operations that change only arrangement, type or device.
 ORDERLY = ("reshape", "copy")
 ARRANGING = Traced(
@@ -90,66 +89,30 @@ ALL = (
     Traced("rsub", ("rsub", "__rsub__"), 2, _ALPHA),
     Traced("mul", ("mul", "multiply", "__mul__", "__rmul__"), 2, numbers=True),
     Traced("div", ("div", "divide", "true_divide", "__truediv__"), 2, numbers=True),
-    Traced("pow", ("pow", "__pow__", "square"), 1, (Constant("_saved_exponent", 1, "exponent", 2),)),
-    Traced("clamp", ("clamp", "clip"), 1, (Constant("_saved_min", 1, "min"), Constant("_saved_max", 2, "max"))),
-    Traced("softplus", ("softplus",), 1,
-           (Constant("_saved_beta", 1, "beta", 1), Constant("_saved_threshold", 2, "threshold", 20))),
-    Traced("log_softmax", ("log_softmax",), 1, (_DIM,)),
-    Traced("softmax", ("softmax",), 1, (_DIM,)),
-    Traced(_LOGSUMEXP, ("logsumexp",), 1, (_DIM, _KEEPDIM)),
-    Traced("gather", ("gather",), 1, (_DIM,)),
+    Traced("pow", ("pow", "__pow__", "square"), 1, (Constant("exponent", 1, "exponent", 2),)),
+    Traced("clamp", ("clamp", "clip"), 1, (Constant("min", 1, "min"), Constant("max", 2, "max"))),
+    Traced("softplus", ("softplus",), 1, (Constant("beta", 1, "beta", 1), Constant("threshold", 2, "threshold", 20))),
+    *(Traced(name, (name,), 1, (_AXES,)) for name in ("log_softmax", "softmax", "gather")),
+    *(Traced(name, (name,), 1, (_AXES, _KEEPDIM)) for name in ("logsumexp", *REDUCTIONS)),
     Traced("index", ("__getitem__",)),
-    Traced("mean", ("mean",), 1, (_DIM, _KEEPDIM)),
-    Traced("sum", ("sum",), 1, (_DIM, _KEEPDIM)),
 )  # fmt: skip
-_BY_WORD = {**dict.fromkeys(ORDERLY, ARRANGING), **{each.name: each for each in ALL if each.name}}
-
-
-def of_node(node: Any) -> Traced | None:
-    """The operation whose node of autograd this is; None for one that is not followed."""
-    return _BY_WORD.get(operation_of(node).word)
-
-
-def saved_constants(operation: Traced, node: Any) -> tuple[Any, ...] | None:
-    """Arguments of an operation other than tensors, from its node; None for one that is no plain value."""
-    try:
-        values = [getattr(node, constant.saved, constant.default) for constant in operation.constants]
-    except RuntimeError:
-        return None  # a tensor, and let go of by a backward before
-    axes = len(getattr(node, "_saved_self_sym_sizes", ()))
-    return _plain_constants(operation, values, axes)
+BY_WORD = {**dict.fromkeys(ORDERLY, ARRANGING), **{each.name: each for each in ALL if each.name}}
 
 
 def given_constants(
     operation: Traced, args: tuple[Any, ...], kwargs: dict[str, Any], operand: Tensor
 ) -> tuple[Any, ...] | None:
-    """The same, from a call."""
+    """Arguments of a call other than tensors, as the graph has them; None for one that is no plain value."""
     if operation.name == "index" and not _is_advanced(args[1] if len(args) > 1 else None):
         return None
-    values = [
-        args[constant.position] if len(args) > constant.position else kwargs.get(constant.name, constant.default)
-        for constant in operation.constants
-    ]
-    return _plain_constants(operation, values, operand.dim())
-
-
-def _plain_constants(operation: Traced, values: Sequence[Any], axes: int) -> tuple[Any, ...] | None:
     found: list[Any] = []
-    for constant, value in zip(operation.constants, values, strict=True):
-        if constant is _DIM and operation.name in (*REDUCTIONS, _LOGSUMEXP) and value is not None:
-            each = value if isinstance(value, (tuple, list)) else (value,)
-            if not each:
-                found.append(None)
-                continue
-            if not all(isinstance(axis, int) for axis in each):
-                return None
-            # Not every node shows its number of axes.
-            count = max(1, axes) if operation.name != _LOGSUMEXP else 0
-            found.append(tuple(sorted(signed(axis) % count if count else signed(axis) for axis in each)))
-        elif value is None or isinstance(value, (bool, float)):
-            found.append(value)
-        elif isinstance(value, int):
-            found.append(float(signed(value)))
+    for constant in operation.constants:
+        value = kwargs.get(constant.name, constant.default)
+        value = args[constant.position] if len(args) > constant.position else value
+        if constant.setting == "axes":
+            found.append(axes_of(value, operand.dim()))
+        elif value is None or isinstance(value, (int, float)):
+            found.append(None if value is None else float(value))
         else:
             return None
     return tuple(found)
@@ -165,49 +128,81 @@ class OperationObserver:
     """Observes operations for one hook.
 
     Args:
-        observed: Called with each operation, on any thread, under the hook's guard.
+        guard: The guard of the hook.
+        observed: Called with each operation, on any thread.
     """
 
-    def __init__(self, observed: Observed) -> None:
-        self._observed = observed
-        #: The operations that are wrapped for it.
-        self.operations: frozenset[Traced] = frozenset()
+    def __init__(self, guard: Guard, observed: Observed) -> None:
+        self._guard, self._observed = guard, observed
+        self._leave: dict[Traced, Callable[[], None]] = {}
+        self._attends = False
+
+    @property
+    def operations(self) -> frozenset[Traced]:
+        """The operations that are wrapped for it."""
+        return frozenset(self._leave)
 
     def listen(self, operations: frozenset[Traced]) -> None:
         """Observe these from now on."""
-        if self.operations != operations:
-            with _lock:
-                self.operations = operations
-                if self not in _all:
-                    _all.append(self)
-                _settle()
+        with _lock:
+            for operation in self._leave.keys() - operations:
+                self._leave.pop(operation)()
+            for operation in operations - self._leave.keys():
+                after = functools.partial(self._after, operation)
+                self._leave[operation] = _call(operation).listen(self._guard, before=_let_others_by, after=after)
+            _all[:] = [*(each for each in _all if each is not self), self]
         self.attend(True)
 
     def attend(self, on: bool) -> None:
         """Have calls reported, or have them pass through for a while."""
-        global _attending
-        others = tuple(other for other in _attending if other is not self)
-        _attending = (*others, self) if on and self.operations else others
+        self._attends = on and bool(self._leave)
+        _NEST.inside = not any(observer._attends for observer in _all)
 
     def leave(self) -> None:
         """Stop observing."""
-        if self.operations:
+        if self._leave:
             with _lock:
-                self.operations = frozenset()
+                while self._leave:
+                    self._leave.popitem()[1]()
                 self.attend(False)
                 if self in _all:
                     _all.remove(self)
-                _settle()
+
+    def _after(self, operation: Traced, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        if self._attends and (type(result) is Tensor or (operation.several and isinstance(result, tuple))):
+            self._observed(operation, args, kwargs, result)
 
 
 #: Held while functions are wrapped or restored: any thread may show a tensor of another class.
 _lock = threading.RLock()
 _all: list[OperationObserver] = []
-_attending: tuple[OperationObserver, ...] = ()
-#: Functions that restore wrapped operations, by owner and name. Wrappers are kept: making one is slow.
-_undo: dict[tuple[str, str], Callable[[], bool]] = {}
-_wrappers: dict[tuple[str, str], tuple[Any, Any]] = {}
-_OWNERS: dict[str, Any] = {"tensor": torch.Tensor, "torch": torch, "functional": nn.functional}
+#: Inside of it, calls pass through.
+_NEST = Nest()
+_OWNERS: tuple[Any, ...] = (torch.Tensor, torch, nn.functional)
+
+
+@functools.cache
+def _call(operation: Traced) -> PublicCall:
+    return PublicCall(functools.partial(_owners, operation), _NEST, inner=True)
+
+
+def _owners(operation: Traced) -> Iterable[tuple[Any, str]]:
+    """Where an operation is found; Python functions call observed methods of tensors."""
+    for name in operation.called:
+        for owner in _OWNERS:
+            found = getattr(owner, name, None)
+            if found is not None and (
+                owner is Tensor or isinstance(found, types.BuiltinFunctionType) or is_wrapped(found)
+            ):
+                yield owner, name
+
+
+def _let_others_by(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    for each in (*args, *kwargs.values()):
+        if type(each) not in _PLAIN and hasattr(type(each), "__torch_function__"):
+            # Its class is asked by PyTorch, and shown what it finds under this name: let that be the original.
+            restore()
+            return
 
 
 def restore() -> None:
@@ -225,68 +220,3 @@ def _forked() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=harmless(_forked))
-
-
-def _settle() -> None:
-    wanted = {
-        (owner, name): operation
-        for observer in _all
-        for operation in observer.operations
-        for name in operation.called
-        for owner in _OWNERS
-        if _is_one(owner, name)
-    }
-    for place in [place for place in _undo if place not in wanted]:
-        if _undo[place]():
-            del _undo[place]
-    for place, operation in wanted.items():
-        if place not in _undo:
-            _undo[place] = _wrap(*place, operation)
-
-
-def _is_one(owner: str, name: str) -> bool:
-    """Whether an owner has an operation of this name; Python functions call observed methods of tensors."""
-    found = getattr(_OWNERS[owner], name, None)
-    return found is not None and (owner == "tensor" or (owner, name) in _undo or type(found) in _BUILTIN)
-
-
-def _wrap(owner: str, name: str, operation: Traced) -> Callable[[], bool]:
-    holder = _OWNERS[owner]
-    original, inherited = getattr(holder, name), name not in vars(holder)
-    known = _wrappers.get((owner, name))
-    if known is None or known[0] is not original:
-        known = _wrappers[owner, name] = original, _wrapper(original, operation)
-    wrapper = known[1]
-    setattr(holder, name, wrapper)
-
-    def undo() -> bool:
-        if getattr(holder, name) is not wrapper:
-            return False  # another library has wrapped it since: ours is in there, and passes through
-        if inherited:
-            delattr(holder, name)
-        else:
-            setattr(holder, name, original)
-        return True
-
-    return undo
-
-
-def _wrapper(original: Callable[..., Any], operation: Traced) -> Callable[..., Any]:
-    def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        if not _attending:
-            return False
-        for each in (*args, *kwargs.values()):
-            if type(each) not in _PLAIN and hasattr(type(each), "__torch_function__"):
-                # Its class is asked by PyTorch, and shown what it finds under this name: let that be the original.
-                restore()
-                return False
-        return True
-
-    def end(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        if result is RAISED or not (type(result) is Tensor or (operation.several and isinstance(result, tuple))):
-            return
-        for observer in _attending:
-            if operation in observer.operations:
-                observer._observed(operation, args, kwargs, result)
-
-    return around(original, begin, end, bypass=compiling)

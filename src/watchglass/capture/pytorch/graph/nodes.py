@@ -8,6 +8,7 @@ it. Nodes keep the graph alive, so nothing here may outlive the callback that re
 from __future__ import annotations
 
 import functools
+import math
 import re
 import weakref
 from collections import deque
@@ -16,12 +17,12 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from torch import Tensor, nn
 
-from watchglass.records import OPERATIONS, Operation
+from watchglass.records import OPERATIONS, PARAMETER, Operation
 
 _NUMBERED = re.compile(r"Backward\d*$")
 #: Beyond it a number is negative, as that of an axis, which autograd keeps without its sign.
 _UNSIGNED = 1 << 63
-PARAMETER = Operation("parameter", "parameter")
+_REDUCTIONS = ("none", "mean", "sum")
 
 #: Operations, each with the names of autograd's nodes without "Backward" and number, where these are others.
 _NODES = {
@@ -224,6 +225,55 @@ def saved_tensors(node: Any, name: str) -> list[Tensor]:
         return [each for each in getattr(node, f"_saved_{name}", None) or () if isinstance(each, Tensor)]
     except RuntimeError:
         return []
+
+
+def setting(node: Any, name: str, axes: int) -> Any:
+    """A setting of an operation, as :meth:`~watchglass.capture.operation_graph.OperationGraph.setting` names them.
+
+    Args:
+        node: The node.
+        name: Name of the setting.
+        axes: Number of axes of its first operand.
+    """
+    if name == "axes":
+        return axes_of(saved(node, "dim"), axes)
+    if name == "order":
+        return _order(node, axes)
+    if name == "factor":
+        return _factor(node)
+    value = saved(node, name)
+    if name == "reduction":
+        return _REDUCTIONS[value] if isinstance(value, int) and 0 <= value < len(_REDUCTIONS) else None
+    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
+
+
+def _order(node: Any, axes: int) -> tuple[int, ...] | None:
+    """By axis of the result of a transposition, the one before; None for other operations."""
+    if operation_of(node).name != "transpose" or not axes:
+        return None
+    if (dims := saved(node, "dims")) is not None:
+        return tuple(axis_of(of, axes) for of in dims)
+    order = list(range(axes))
+    one, other = (axis_of(int(saved(node, name, number)), axes) for number, name in enumerate(("dim0", "dim1")))
+    order[one], order[other] = other, one
+    return tuple(order)
+
+
+def _factor(node: Any) -> float | None:
+    """The number that a product or quotient multiplies its only operand by; None where it is not known at once."""
+    side = "other" if operands(node)[0][0] is not None else "self"
+    number = number_of(saved_tensor(node, side))
+    if number is None or operation_of(node).name == "mul":
+        return number
+    return 1 / number if number and side == "other" else None
+
+
+def axes_of(chosen: Any, axes: int) -> tuple[int, ...] | None:
+    """Axes, one or several, counted from the first; all for none. None for what are no numbers."""
+    chosen = chosen if isinstance(chosen, (tuple, list)) else () if chosen is None else (chosen,)
+    if not all(isinstance(axis, int) for axis in chosen):
+        return None
+    return tuple(sorted(axis_of(axis, axes) for axis in chosen)) or tuple(range(axes))
 
 
 def axis_of(value: int, axes: int) -> int:

@@ -47,7 +47,7 @@ class CountedAnswers:
 
     def __init__(self, current: TrainingState, expected: Callable[[], bool]) -> None:
         self._expected = expected
-        self._observer = OperationObserver(current.port.guarded(unless_captured(self._observed)))
+        self._observer = OperationObserver(current.port.guard, current.port.guarded(unless_captured(self._observed)))
         self._guard = current.port.guard
         # Functions that end the observation of copies, which only predictions on a device need.
         self._copies: list[Callable[[], None]] = []

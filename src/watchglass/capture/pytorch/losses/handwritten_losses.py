@@ -42,7 +42,7 @@ class HandwrittenLosses:
         self._current = current
         self._record = record
         self._expected = expected
-        self._observer = OperationObserver(current.port.guarded(unless_captured(self._observed)))
+        self._observer = OperationObserver(current.port.guard, current.port.guarded(unless_captured(self._observed)))
         self._tracer: OperationTracer | None = None
         # Rows of the forward that is followed.
         self._rows: list[Any] = []

@@ -18,8 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from watchglass.capture.pytorch.graph.loss_expressions import Expression, Expressions
-from watchglass.capture.pytorch.graph.nodes import Output, Walk, mark, marks_of, node_at, operation_of
+from watchglass.capture.pytorch.graph.autograd_graph import BackwardStart
+from watchglass.capture.pytorch.graph.loss_expressions import MOST_OPERATIONS, Expression, Expressions
+from watchglass.capture.pytorch.graph.nodes import Output, Walk, mark, marks_of, operation_of
 from watchglass.capture.pytorch.losses import functions as losses
 from watchglass.capture.pytorch.losses.objective import Objective
 from watchglass.capture.pytorch.modules.module_tree import unwrap
@@ -86,12 +87,12 @@ class LossOutputs:
                 self._marked |= found
                 self._all_marked |= found and again and model
 
-    def started_from(self, loss: Tensor, *, scaled: bool = False) -> Expression | None:
+    def started_from(self, loss: Tensor, start: BackwardStart) -> Expression | None:
         """A backward starts from this tensor; returns how the script makes it of a model's outputs, where that shows.
 
         Args:
             loss: The tensor.
-            scaled: Whether a scaler has multiplied it.
+            start: Its place in the graph, before a scaler has multiplied it.
         """
         if not self._marked:
             return None
@@ -104,13 +105,11 @@ class LossOutputs:
             for forward, numbers in self._kept.pop(module, []):
                 if numbers.keys() >= set(self._paths[module]) != set():
                     self.on_found(module, forward, Objective.sum_of([numbers[path] for path in self._paths[module]]))
-        return self._expressed(loss, scaled) if all_marked and not marks else None
+        return self._expressed(start, loss.output_nr) if all_marked and not marks else None
 
-    def _expressed(self, loss: Tensor, scaled: bool) -> Expression | None:
-        node: Any = loss.grad_fn
-        if scaled and node is not None:
-            node = node_at(node, (0,))
-        read = self.expressions.read(loss, node) if node is not None else None
+    def _expressed(self, start: BackwardStart, number: int) -> Expression | None:
+        graph = start.down_to_outputs(MOST_OPERATIONS)
+        read = self.expressions.read(graph, number) if len(graph) and graph.complete else None
         if read is None:
             return None
         module, expression = read

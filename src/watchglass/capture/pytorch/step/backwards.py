@@ -13,7 +13,7 @@ from torch import Tensor
 
 from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.events import BackwardCall, LossCall
-from watchglass.capture.pytorch.graph.autograd_graph import reaches
+from watchglass.capture.pytorch.graph.autograd_graph import BackwardStart, reaches
 from watchglass.capture.pytorch.graph.loss_expressions import Expression
 from watchglass.capture.pytorch.graph.nodes import node_at
 from watchglass.capture.pytorch.losses import functions as losses
@@ -177,12 +177,17 @@ class Backwards:
         within = open_step is not None and current.forward is not None
         weight = current.forward.weight if within and current.forward is not None else 1.0
         current.objectives.begin(value, weight, plain=isinstance(tensors, Tensor) and gradients is None and not chosen)
+        start = BackwardStart(None)
         if len(roots) == 1 and gradients is None and isinstance(roots[0], Tensor):
-            made = current.sources.started_from(roots[0], scaled=plain[0] is not roots[0])
-            if made is not None and within and not chosen and step is not None and step.due:
+            start = unscaled = BackwardStart(roots[0].grad_fn)
+            if plain[0] is not roots[0]:
+                unscaled = BackwardStart(node_at(start.node, (0,)))
+            captured = step if within and not chosen and step is not None and step.due else None
+            if captured is not None and current.events.backward_began:
+                self._notify_began(captured, unscaled)
+            made = current.sources.started_from(roots[0], unscaled)
+            if made is not None and captured is not None:
                 self._record_handwritten(plain[0], value, made)
-            if within and not chosen and step is not None and step.due and current.events.backward_began:
-                self._notify_began(step, roots[0], scaled=plain[0] is not roots[0])
         if open_step is not None:
             self._trained_before = [forward.backpropagated for forward in open_step.forwards]
         if open_step is None or len(roots) != 1 or gradients is not None or value is None:
@@ -202,10 +207,10 @@ class Backwards:
                 state.loss = value
             if math.isfinite(value):
                 for looks in current.events.finite_loss:
-                    looks(step, roots[0].grad_fn)
+                    looks(step, start)
                 return
         for listener in current.events.loss_suspected:
-            listener(step, value, roots[0].grad_fn)
+            listener(step, value, start)
 
     def after_backward(self) -> None:
         """The backward is over: the forwards that it ran through are known."""
@@ -245,11 +250,8 @@ class Backwards:
                 forward.marked = False
             unseen.clear()
 
-    def _notify_began(self, step: OpenStep, loss: Tensor, *, scaled: bool) -> None:
+    def _notify_began(self, step: OpenStep, start: BackwardStart) -> None:
         forward = self._current.forward
-        start: Any = loss.grad_fn
-        if scaled and start is not None:
-            start = node_at(start, (0,))
         if forward is not None:
             call = BackwardCall(step, forward, start)
             with torch.no_grad():

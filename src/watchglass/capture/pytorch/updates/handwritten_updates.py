@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from watchglass.capture.pytorch.graph.nodes import PARAMETER, Walk, operation_of
+from watchglass.capture.pytorch.graph.nodes import Walk, operation_of
 from watchglass.capture.pytorch.step.update_point import ScriptOptimizer, UpdatePoint
 from watchglass.capture.pytorch.training_state import TrainingState
 from watchglass.capture.pytorch.updates.bypassed_optimizer import BypassedOptimizer
 from watchglass.capture.pytorch.updates.noted_parameters import FollowedParameters, NotedParameter
 from watchglass.capture.pytorch.updates.update_counters import optimizer_of
 from watchglass.record import CapturedRecords
-from watchglass.records import facts
+from watchglass.records import PARAMETER, facts
 
 #: Nodes of autograd that are looked through for tensors of no module; and after how many backwards without any of these
 #: no more are expected.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from watchglass.capture.pytorch.graph.autograd_graph import Graph
+from watchglass.capture.operation_graph import OperationGraph
 from watchglass.records import OperationKind, facts
 
 #: Kinds whose operations do nothing but multiply, by weights or by another result.
@@ -31,11 +32,21 @@ class _State(NamedTuple):
     depth: _Chain
 
 
-class ForwardReading:
-    """One reading of the graph of a forward, from the operands up."""
+def described(graph: OperationGraph, name: Callable[[Any], str]) -> facts.ForwardLayers:
+    """The fact.
 
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
+    Args:
+        graph: The graph of the loss.
+        name: Finds the name of a parameter; "" for one of no model.
+    """
+    return _LayersRead(graph, name).described()
+
+
+class _LayersRead:
+    """The layers of a forward, found from the operands up."""
+
+    def __init__(self, graph: OperationGraph, name: Callable[[Any], str]) -> None:
+        self._graph, self._name = graph, name
         self._bits: dict[str, int] = {}
         self._kinds: dict[str, OperationKind] = {}
         self.layers: list[tuple[str, str, int, int]] = []
@@ -98,7 +109,7 @@ class ForwardReading:
         operation = self._graph.operations[at]
         name = operation.name
         out = self._units(at, name)
-        self.layers.append((self._graph.name(weight), name, _inputs(tuple(parameter.shape), name, out), out))
+        self.layers.append((self._name(parameter), name, _inputs(self._graph.shape(weight), name, out), out))
         self._before.append(before)
         plain = operation.kind in _PLAIN
         own = 0 if plain else self._bit(name, operation.kind)
@@ -140,13 +151,14 @@ class ForwardReading:
             return
         shape = graph.shape(at)
         # A node without this attribute is in training mode: evaluation has another node.
-        if len(shape) < 2 or not graph.saved(at, "training", True):
+        if len(shape) < 2 or graph.setting(at, "training") == 0:
             return
         self._normalized += 1
         values = math.prod(shape) // max(1, shape[1])
         if values <= _FEW:
             named = [each.at for each in graph.below[at] if each.at in graph.parameters]
-            self._few.append(facts.FewNormalized(graph.name(named[0]) if named else "", values, shape[0]))
+            name = self._name(graph.parameters[named[0]]) if named else ""
+            self._few.append(facts.FewNormalized(name, values, shape[0]))
 
 
 def pattern(fact: facts.ForwardLayers) -> Any:

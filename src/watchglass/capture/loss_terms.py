@@ -1,19 +1,18 @@
-"""Fact ``loss_graph``: how a script makes its loss of a model's outputs, from autograd's graph."""
+"""Fact ``loss_graph``: how a script makes its loss of a model's outputs, from the graph of any framework."""
 
 from __future__ import annotations
 
 import itertools
 import math
 import operator
+from collections.abc import Callable
 from typing import Any
 
-from watchglass.capture.pytorch.graph.autograd_graph import CONSTANT, Graph, Operand
-from watchglass.capture.pytorch.graph.nodes import axis_of, output_path
+from watchglass.capture.operation_graph import CONSTANT, Operand, OperationGraph
 from watchglass.records import facts
 
 #: Terms of a sum, and operations of a term, that are recorded at most.
 _MOST_TERMS, _MOST_OPERATIONS = 12, 64
-_REDUCTIONS = {0: "none", 1: "mean", 2: "sum"}
 #: Fields that follow from the size of a batch, and numbers that may be annealed.
 _SIZES = ("shape", "size", "elements", "rows", "broadcast", "factor")
 _NORMALIZING = ("softmax", "log_softmax", "logsumexp")
@@ -21,49 +20,51 @@ _NORMALIZING = ("softmax", "log_softmax", "logsumexp")
 _MIXED = -1
 
 
-def described(graph: Graph) -> facts.TermsOfLoss:
-    """The fact, from the graph of the loss."""
-    terms = [_Term(graph, at).described(factor) for at, factor in _terms(graph)]
+def described(graph: OperationGraph, name: Callable[[Any], str]) -> facts.TermsOfLoss:
+    """The fact.
+
+    Args:
+        graph: The graph of the loss.
+        name: Finds the name of a parameter; "" for one of no model.
+    """
+    terms = [_Term(graph, at, name).described(factor) for at, factor in _terms(graph)]
     # A penalty may have a term for each parameter.
     terms.sort(key=lambda term: term.kind != "data")
     return facts.TermsOfLoss(True, terms=tuple(terms[:_MOST_TERMS]), terms_count=len(terms))
 
 
-def _terms(graph: Graph) -> list[tuple[Operand, float | None]]:
+def _terms(graph: OperationGraph) -> list[tuple[Operand, float | None]]:
     """The terms that a loss is the sum of, with the numbers that they are multiplied by, None where not known."""
     found: list[tuple[Operand, float | None]] = []
     waiting: list[tuple[Operand, float | None]] = [(Operand(len(graph) - 1, 0), 1.0)]
     while waiting and len(found) < 4 * _MOST_TERMS:
         operand, factor = waiting.pop(0)
-        name = graph.operations[operand.at].word
-        below = graph.results(operand.at)
-        single = all(math.prod(graph.shape(*each)) == 1 for each in below)
-        if not below or not single:
+        at, word = operand.at, graph.word(operand.at)
+        below = graph.results(at)
+        signs: list[float | None] = [1.0] * len(graph.below[at])
+        if word in ("add", "sub", "rsub"):
+            alpha = graph.setting(at, "alpha")
+            second = (1.0 if alpha is None else alpha) * (1 if word == "add" else -1)
+            signs = [second, 1.0] if word == "rsub" else [1.0, second]
+        elif word == "neg":
+            signs = [-1.0]
+        elif word in ("mul", "div") and len(below) == 1:
+            signs = [graph.setting(at, "factor")] * 2
+        elif word not in ("stack", "cat", "sum") and (graph.operations[at].kind != "arranges" or len(below) != 1):
+            below = []
+        if not below or any(graph.size(*each) != 1 for each in below):
             found.append((operand, factor))
-        elif name in ("add", "sub", "rsub"):
-            alpha = float(graph.saved(operand.at, "alpha", 1))
-            signs = {"add": (1.0, alpha), "sub": (1.0, -alpha), "rsub": (-alpha, 1.0)}[name]
-            for each, sign in zip(graph.below[operand.at], signs, strict=False):
-                if each.at != CONSTANT:
-                    waiting.append((each, None if factor is None else factor * sign))
-        elif name in ("stack", "cat", "sum"):
-            waiting += [(each, factor) for each in below]
-        elif name == "neg":
-            waiting.append((below[0], None if factor is None else -factor))
-        elif name in ("mul", "div") and len(below) == 1:
-            by = graph.factor(operand.at)
-            waiting.append((below[0], None if factor is None or by is None else factor * by))
-        elif graph.operations[operand.at].kind == "arranges" and len(below) == 1:
-            waiting.append((below[0], factor))
-        else:
-            found.append((operand, factor))
+            continue
+        for each, sign in zip(graph.below[at], signs, strict=False):
+            if each.at != CONSTANT:
+                waiting.append((each, None if factor is None or sign is None else factor * sign))
     return found + waiting
 
 
 class _Term:
     """One term, down to the operations with weights that it hangs on."""
 
-    def __init__(self, graph: Graph, root: Operand) -> None:
+    def __init__(self, graph: OperationGraph, root: Operand, name: Callable[[Any], str]) -> None:
         self._graph = graph
         self._root = root
         # Operations from the start on, the nearest first, by index; what made an output of the model, and those below;
@@ -72,7 +73,7 @@ class _Term:
         self._inside: set[int] = set()
         self._ends: dict[int, str] = {}
         self._whole = True
-        self._walk()
+        self._walk(name)
 
     def described(self, coefficient: float | None) -> facts.TermOfLoss:
         """The term, which is multiplied by a number."""
@@ -84,20 +85,19 @@ class _Term:
         operations = tuple(self._operation(at, places) for at in shown)
         return facts.TermOfLoss(coefficient, kind, self._whole, operations)
 
-    def _walk(self) -> None:
+    def _walk(self, name: Callable[[Any], str]) -> None:
         graph, seen = self._graph, {self._root.at}
         waiting = [self._root]
         while waiting:
-            operand = waiting.pop(0)
-            at = operand.at
+            at, number = waiting.pop(0)
             if len(self._order) >= _MOST_OPERATIONS:
                 self._whole = False
                 break
             self._order.append(at)
-            if output_path(graph.nodes[at], operand.number) is not None:
+            if graph.output(at, number) is not None:
                 self._inside.add(at)
             if weights := graph.weights(at):
-                self._ends[at] = graph.name(weights[0])
+                self._ends[at] = name(graph.parameters[weights[0]])
                 continue
             for each in graph.results(at):
                 if each.at not in seen and each.at not in graph.parameters:
@@ -137,63 +137,45 @@ class _Term:
         name, results = operation.name, graph.results(at)
         if not results:
             return {}
-        given, shape, own = results[0], graph.shape(*results[0]), math.prod(graph.shape(at))
+        shape, own = graph.shape(*results[0]), graph.size(at)
+        size, rows = math.prod(shape), shape[0] if shape else 1
         if name in _NORMALIZING:
-            return self._normalized(given, shape, graph.saved(at, "dim"))
-        if name == "clamp":
-            limits = [graph.saved(at, each) for each in ("min", "max")]
-            return {"min": _number(limits[0]), "max": _number(limits[1])}
-        if name == "pow":
-            return {"exponent": _number(graph.saved(at, "exponent"))}
+            return self._normalized(results[0], shape, graph.setting(at, "axes"))
+        if name in ("clamp", "pow"):
+            return {each: graph.setting(at, each) for each in (("exponent",) if name == "pow" else ("min", "max"))}
         if name in ("sum", "mean"):
-            axes = graph.saved(at, "dim")
-            over = tuple(sorted(axis_of(axis, len(shape)) for axis in axes) if axes else range(len(shape)))
-            return {"axes": over, "elements": math.prod(shape) // max(1, own), "rows": shape[0] if shape else 1}
-        found: dict[str, Any] = {}
-        if own > math.prod(shape) and operation.kind in ("adds", "multiplies"):
-            found["broadcast"] = shape
-        if name in ("mul", "div") and len(results) == 1 and (factor := _number(graph.factor(at))) is not None:
-            found["factor"] = factor
+            return {"axes": graph.setting(at, "axes"), "elements": size // max(1, own), "rows": rows}
         if operation.kind == "loss":
-            reduction = graph.saved(at, "reduction")
-            reduced = _REDUCTIONS.get(reduction) if isinstance(reduction, int) else None
-            return {"reduction": reduced, "elements": math.prod(shape), "rows": shape[0] if shape else 1}
-        return found
-
-    def _normalized(self, given: Operand, shape: tuple[int, ...], axes: Any) -> dict[str, Any]:
-        axes = axes if isinstance(axes, (tuple, list)) else (axes,)
-        if len(axes) != 1 or not isinstance(axes[0], int) or not shape:
+            return {"reduction": graph.setting(at, "reduction"), "elements": size, "rows": rows}
+        if operation.kind not in ("adds", "multiplies"):
             return {}
-        axis = axis_of(axes[0], len(shape))
-        original = self._original(given, axis)
+        single = name in ("mul", "div") and len(results) == 1
+        return {
+            "broadcast": shape if own > size else None, "factor": graph.setting(at, "factor") if single else None,
+        }  # fmt: skip
+
+    def _normalized(self, given: Operand, shape: tuple[int, ...], axes: tuple[int, ...]) -> dict[str, Any]:
+        if len(axes) != 1 or not shape:
+            return {}
+        original = self._original(given, axes[0])
         mixes = {"mixes": True} if original == _MIXED else {}
-        return {"axis": axis, "size": shape[axis], "axis_of_output": None if mixes else original, **mixes}
+        return {"axis": axes[0], "size": shape[axes[0]], "axis_of_output": None if mixes else original, **mixes}
 
     def _original(self, operand: Operand, axis: int) -> int | None:
         """The axis of the last result before axes were swapped; None if that is unclear, :data:`_MIXED` for none."""
         graph = self._graph
         while operand.at != CONSTANT and graph.operations[operand.at].kind == "arranges":
-            at, axes = operand.at, len(graph.shape(*operand))
-            swapped = self._swapped(at, axes)
-            if not swapped and graph.operations[at].name != "copy":
-                before, now = graph.shape(*graph.below[at][0]), graph.shape(*operand)
-                if before != now:
-                    found = _axis_before(before, now, axis)
-                    if found is None or found == _MIXED:
-                        return found
-                    axis = found
-            axis, operand = swapped.get(axis, axis), graph.below[at][0]
+            name, below = graph.operations[operand.at].name, graph.below[operand.at][0]
+            if name == "transpose":
+                axis = (graph.setting(operand.at, "order") or range(axis + 1))[axis]
+            elif name != "copy":
+                before, now = graph.shape(*below), graph.shape(*operand)
+                found = axis if before == now else _axis_before(before, now, axis)
+                if found is None or found == _MIXED:
+                    return found
+                axis = found
+            operand = below
         return axis
-
-    def _swapped(self, at: int, axes: int) -> dict[int, int]:
-        """By axis of the result of a transposition, the one before; empty for other operations."""
-        graph = self._graph
-        if graph.operations[at].name != "transpose":
-            return {}
-        if (dims := graph.saved(at, "dims")) is not None:
-            return {to: axis_of(of, axes) for to, of in enumerate(dims)}
-        one, other = (axis_of(int(graph.saved(at, name, number)), axes) for number, name in enumerate(("dim0", "dim1")))
-        return {one: other, other: one}
 
 
 def _axis_before(before: tuple[int, ...], now: tuple[int, ...], axis: int) -> int | None:
@@ -223,7 +205,3 @@ def pattern(fact: facts.TermsOfLoss) -> Any:
         )
         for term in fact.terms
     ]
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
