@@ -40,7 +40,7 @@ def page(text: str, in_tmp_path: Path) -> Iterator[dict[str, Any]]:
     FRAMEWORKS.clear()
     FRAMEWORKS.update(before)
     frameworks.member.cache_clear()
-    for name in ("trainer", "trainer_adapter", "trainer_phases", "outer", "outer_adapter"):
+    for name in re.findall(r"```python\n# (\w+)\.py\n", text):
         del sys.modules[name]
 
 
@@ -63,15 +63,30 @@ def test_an_adapter_is_less_than_a_hundred_lines(page: dict[str, Any], in_tmp_pa
     assert len((in_tmp_path / "trainer_adapter.py").read_text().splitlines()) < 100
 
 
+def test_the_compiled_step_is_recorded_from_outside(page: dict[str, Any]) -> None:
+    run = open_run("runs/compiled")
+    assert run.steps() == list(range(6))
+    assert run.tensor("gradient/weights").steps() == [0, 2, 4]
+    phases = run.phases()
+    assert (phases["compute"] > 0).all()
+    assert not any(phases[name].any() for name in ("forward", "backward", "update"))
+
+
 @pytest.mark.parametrize("check", CHECKS)
-def test_the_adapter_of_the_page_passes_every_check(page: dict[str, Any], tmp_path: Path, check: str) -> None:
-    run: Callable[[Path], None] = getattr(page["TestTrainer"](), check)
+@pytest.mark.parametrize("adapter", ["Trainer", "Compiled"])
+def test_the_adapters_of_the_page_pass_every_check(
+    page: dict[str, Any], tmp_path: Path, adapter: str, check: str
+) -> None:
+    run: Callable[[Path], None] = getattr(page[f"Test{adapter}"](), check)
     run(tmp_path / "suite")
 
 
 @pytest.mark.parametrize("check", CHECKS_OF_PHASES)
-def test_the_phases_of_the_page_pass_every_check(page: dict[str, Any], tmp_path: Path, check: str) -> None:
-    run: Callable[[Path], None] = getattr(page["TestTimedTrainer"](), check)
+@pytest.mark.parametrize("adapter", ["Trainer", "Compiled"])
+def test_the_phases_of_the_page_pass_every_check(
+    page: dict[str, Any], tmp_path: Path, adapter: str, check: str
+) -> None:
+    run: Callable[[Path], None] = getattr(page[f"TestTimed{adapter}"](), check)
     run(tmp_path / "suite")
 
 

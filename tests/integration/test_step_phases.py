@@ -395,7 +395,7 @@ def test_nothing_is_recorded_without_the_profiler(tmp_path: Path) -> None:
 def test_phases_are_a_table_and_a_data_frame(tmp_path: Path) -> None:
     run = trained(tmp_path / "run", nn.Linear(4, 2), DataLoader(Slow(None, STEPS)))
     frame = run.phases().to_pandas()
-    assert list(frame.columns) == ["data", "prepare", "copy", "forward", "backward", "update", "other"]
+    assert list(frame.columns) == ["data", "prepare", "copy", "forward", "backward", "update", "compute", "other"]
     found = run.sql("select step, data_s, forward_s, other_s from phases where mode = 'TRAIN' order by step").to_arrow()
     assert found["step"].to_pylist() == frame.index.tolist()
     np.testing.assert_array_equal(found["forward_s"], frame["forward"])

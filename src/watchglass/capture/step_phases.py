@@ -9,7 +9,7 @@ from watchglass.record import CapturedRecords
 from watchglass.records import PHASES, Row, RowKind, StepPhase
 
 # Plain numbers: this runs in every step, and looking up a member of an enumeration costs more than comparing it.
-DATA, PREPARE, COPY, FORWARD, BACKWARD, UPDATE, OTHER = (int(phase) for phase in StepPhase)
+DATA, PREPARE, COPY, FORWARD, BACKWARD, UPDATE, COMPUTE, OTHER = (int(phase) for phase in StepPhase)
 #: Since the end of a backward. What follows shows its phase: UPDATE if an update ends, else OTHER.
 AFTER_BACKWARD = len(StepPhase)
 #: Before the first mark: this time belongs to no step.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     )
     from watchglass.evaluate.engine.observing import journal_of as journal_of, tick_of as tick_of
     from watchglass.evaluate.engine.partial import merge as merge
-    from watchglass.evaluate.engine.rule_status import PartialEvaluation as PartialEvaluation
+    from watchglass.evaluate.engine.rule_status import Met as Met, PartialEvaluation as PartialEvaluation
     from watchglass.evaluate.engine.windowing import Cutting as Cutting
     from watchglass.evaluate.follower import Follower as Follower
     from watchglass.evaluate.live.following import (

@@ -30,6 +30,7 @@ from watchglass.records import (
     Mode,
     Row,
     RowKind,
+    StepPhase,
     TensorInfo,
 )
 from watchglass.stats import Histograms
@@ -50,7 +51,7 @@ _log = logging.getLogger("watchglass")
 #: First byte of an entry: its kind.
 _STEP, _ROWS, _CATALOG = b"S", b"R", b"C"
 #: The fields of a steady row.
-_ROW = struct.Struct("<QQQQddd7Q")
+_ROW = struct.Struct(f"<QQQQddd{len(StepPhase)}Q")
 #: Before rows: the tensor ids of their losses and learning rates.
 _ROW_IDS = struct.Struct("<II")
 #: A step that takes more than this share of the ring is kept without its statistics.

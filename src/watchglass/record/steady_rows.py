@@ -46,6 +46,7 @@ class SteadyRow(NamedTuple):
     forward_ns: int = 0
     backward_ns: int = 0
     update_ns: int = 0
+    compute_ns: int = 0
     other_ns: int = 0
 
     def opened(self, records: CapturedRecords, ids: tuple[int, int]) -> OpenStep:

@@ -25,8 +25,8 @@ class Phases:
         mode: Mode of the steps.
         worker: Name of the worker.
         steps: Steps that have phases, int64[n], ascending.
-        values: float64[n, 7], a column for each of :data:`PHASE_NAMES`: ``data``, ``prepare``, ``copy``, ``forward``,
-            ``backward``, ``update``, ``other``.
+        values: float64[n, 8], a column for each of :data:`PHASE_NAMES`: ``data``, ``prepare``, ``copy``, ``forward``,
+            ``backward``, ``update``, ``compute``, ``other``.
     """
 
     mode: Mode

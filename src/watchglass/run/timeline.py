@@ -26,7 +26,7 @@ class StepTimes:
         begin_ns: int64[n]. With phases: the end of the step before, since phases are all of the time since then.
             Without: the call of the model.
         end_ns: int64[n]. With phases, an evaluation's step ends when the model returns.
-        phases_s: float64[n, 7], seconds of each of :data:`PHASE_NAMES`; NaN in steps without phases.
+        phases_s: float64[n, 8], seconds of each of :data:`PHASE_NAMES`; NaN in steps without phases.
     """
 
     rows: NDArray[np.void]

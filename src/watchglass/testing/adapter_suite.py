@@ -25,7 +25,7 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar
@@ -34,9 +34,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from watchglass.capture import Hook, attach, loop_of
+from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.control import Commit, Stop
 from watchglass.errors import TrainingStopped
+from watchglass.evaluate import Met, replay_part
 from watchglass.records import Mode, ModuleKind, declared_kinds, facts
+from watchglass.rules import BUILT_IN, Rule, build_rule, capture_for
 from watchglass.run import Run, open_run
 
 AfterStep = Callable[[int], None]
@@ -182,6 +185,26 @@ class AdapterSuite(ABC):
             read = fact.read(kinds[fact.kind])
             _equal(None if read is None else read.to_data(), fact.data, f"data of {fact.kind} as they are declared")
 
+    def missing(self, path: Path) -> dict[str, str]:
+        """By built-in rule, what it needs and a run of the case has not got; "" for a rule that is fed.
+
+        Left out are rules that look at machines and processes, and those to which no data is indispensable.
+        """
+        specs = [spec for spec in map(RuleSpec, BUILT_IN) if _of_adapters(build_rule(spec))]
+        self.watch(path, **{"profiler": True, **capture_for(specs), "save_interval": 1})
+        return {
+            rule.name: min((_unmet(needs) for needs in rule.needs.values()), key=len)
+            for rule in replay_part(str(path), EvaluatorConfig(str(path), None, specs)).rules.values()
+        }
+
+    def test_rules_are_fed(self, tmp_path: Path) -> None:
+        """Prints which built-in rules have all that they need, and what the others miss; ``pytest -s`` shows it."""
+        missing = self.missing(tmp_path / "run")
+        fed = [name for name, lacks in missing.items() if not lacks]
+        print(f"\n{self.case.__name__} feeds {len(fed)} of {len(missing)} rules: {', '.join(fed)}")
+        print(*(f"  {name}: {lacks}" for name, lacks in missing.items() if lacks), sep="\n")
+        assert fed, "the run feeds no rule"
+
     def test_nothing_happens_before_the_first_training_step(self, tmp_path: Path) -> None:
         """An evaluation alone makes no file and no thread; it is recorded once training begins."""
         case, path = self.case(), tmp_path / "run"
@@ -285,6 +308,15 @@ class _Breaking:
 
         counted.counted = True  # type: ignore[attr-defined]
         return counted
+
+
+def _of_adapters(rule: Rule) -> bool:
+    needs = [need for need in rule.needs if not need.optional]
+    return bool(needs) and not any(need.metrics or need.observations for need in needs) and rule.streams is None
+
+
+def _unmet(needs: Sequence[Met]) -> str:
+    return "; ".join(need.reason for need in needs if not need.satisfied and need.reason)
 
 
 def _survives(name: str, case: AdapterCase, steps: int) -> None:

@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 
 #: Colours of phases: those in which the script waits or copies are warm, those that compute cool (after Okabe and Ito).
 _PHASE_COLOURS = dict(
-    zip(PHASE_NAMES, ("#D55E00", "#E69F00", "#F0E442", "#56B4E9", "#0072B2", "#009E73", "#999999"), strict=True)
+    zip(
+        PHASE_NAMES,
+        ("#D55E00", "#E69F00", "#F0E442", "#56B4E9", "#0072B2", "#009E73", "#CC79A7", "#999999"),
+        strict=True,
+    )
 )
 #: Metrics of the figure of a machine, all in percent, with names for a person and colours.
 _LOADS = (

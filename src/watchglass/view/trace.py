@@ -37,7 +37,7 @@ _MOST_SLICES = 100_000
 _MOST_VALUES, _MOST_INSTANCES = 5_000, 16
 #: The order in which phases are drawn: that of a step with one batch, which begins after the update of the one before.
 _DRAWN = tuple(
-    PHASE_NAMES.index(name) for name in ("other", "data", "prepare", "copy", "forward", "backward", "update")
+    PHASE_NAMES.index(name) for name in ("other", "data", "prepare", "copy", "forward", "backward", "update", "compute")
 )
 #: Rows of a worker in the trace.
 _ROWS = {Mode.TRAIN: 1, Mode.EVAL: 2, Mode.PREDICT: 3}

@@ -40,7 +40,7 @@ def usage_sentence(usage: Usage) -> str:
 #: What a phase does with its share of a step.
 _PHASE_WORDS = {
     "data": "waits for data", "prepare": "prepares it", "copy": "copies to the device", "forward": "forward",
-    "backward": "backward", "update": "update", "other": "other",
+    "backward": "backward", "update": "update", "compute": "compiled step", "other": "other",
 }  # fmt: skip
 
 

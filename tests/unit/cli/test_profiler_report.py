@@ -27,7 +27,7 @@ from watchglass.rules import RULE_SETS
 from watchglass.testing import Batch, Step, build_run
 
 #: A third of the time computes; evaluations load less.
-TRAIN, EVAL = (0.08, 0.0, 0.0, 0.01, 0.02, 0.01, 0.0), (0.01, 0.0, 0.0, 0.03, 0.0, 0.0, 0.0)
+TRAIN, EVAL = (0.08, 0.0, 0.0, 0.01, 0.02, 0.01, 0.0, 0.0), (0.01, 0.0, 0.0, 0.03, 0.0, 0.0, 0.0, 0.0)
 HOSTILE = "<script>alert(1)</script>"
 
 
@@ -156,7 +156,7 @@ def test_a_window_states_its_cost_beside_its_operators(run: str, watchglass: Wat
 
 
 def test_an_info_on_a_bottleneck_does_not_stand_above_no_issues_found(watchglass: Watchglass, tmp_path: Path) -> None:
-    steps = [Step({"loss": 1.0}, seconds=0.1, rows={PHASES: [(0.012, 0.0, 0.0, 0.02, 0.05, 0.018, 0.0)]})] * 100
+    steps = [Step({"loss": 1.0}, seconds=0.1, rows={PHASES: [(0.012, 0.0, 0.0, 0.02, 0.05, 0.018, 0.0, 0.0)]})] * 100
     run = build_run(tmp_path / "run", steps)
     assert watchglass("report", "--profiler", run, "-o", tmp_path / "p.html").status == 0
     loading = (tmp_path / "p.html").read_text().split("<h2>Bottlenecks</h2>")[1].split("GPU utilization")[0]

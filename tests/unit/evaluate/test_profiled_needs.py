@@ -61,7 +61,7 @@ def rules(tmp_path: Path) -> Any:
 
 
 def step(data: float | None = None, **more: Any) -> Step:
-    rows = {} if data is None else {PHASES: [[data, *[0.0] * 6]]}
+    rows = {} if data is None else {PHASES: [[data, *[0.0] * 7]]}
     return Step(scalars={"loss": 1.0}, rows=rows, **more)
 
 
@@ -80,7 +80,7 @@ def test_a_step_shows_its_phases_live_and_in_replay(run_path: Path, rules: Any) 
 
 def test_the_phases_of_a_step_are_shown_with_the_model_that_leads_it(run_path: Path, rules: Any) -> None:
     both = {"loss": 1.0, "model_2/loss": 2.0}
-    steps = [Step(scalars=both, rows={PHASES: [[0.25, *[0.0] * 6]]}, model=n % 2) for n in range(4)]
+    steps = [Step(scalars=both, rows={PHASES: [[0.25, *[0.0] * 7]]}, model=n % 2) for n in range(4)]
     found = replay(build_run(run_path, steps), rules("Waits")).findings
     shown = {(each.step, each.model): each.message.rpartition(": {")[1] or "None" in each.message for each in found}
     assert {key for key, each in shown.items() if each == ": {"} == {(0, 0), (1, 1), (2, 0), (3, 1)}

@@ -73,7 +73,7 @@ def full_step(number: int = 7, *, device: bool = False) -> OpenStep:
             ("kind", "source", {"nan": float("nan"), 5: np.int64(3), "list": (1, "é", None)}),
             ("k", "", later({})),
         ],
-        PHASES: [(0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7), (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0)],
+        PHASES: [(0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.0, 0.7), (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0)],
         PAUSES: [(int(Pause.SAVE), 1, 1.0), (int(Pause.COLLECTION), 1, 0.5), (int(Pause.SAVE), 1, 0.25)],
         LOADER_WORKERS: [
             (1, 0, 2, 0.5, 0.1, 0.2, 0.2),

@@ -16,7 +16,7 @@ from watchglass.testing import Step, build_run
 
 
 def steps(mode: Mode, number: int, seconds: float) -> list[Step]:
-    row = [0.0, 0.0, 0.0, seconds, 0.0, 0.0, 0.0]
+    row = [0.0, 0.0, 0.0, seconds, 0.0, 0.0, 0.0, 0.0]
     return [Step({"loss": 1.0}, mode=mode, rows={PHASES: [row]}, seconds=seconds) for _ in range(number)]
 
 
@@ -40,9 +40,9 @@ def test_steps_of_one_mode_in_a_row_are_a_stage(run: Run) -> None:
 def test_an_evaluation_ends_when_the_model_returns(tmp_path: Path) -> None:
     # The next call of a model closes its step, after a wait for data that is part of the training step.
     evaluation = Step(
-        {"loss": 1.0}, mode=Mode.EVAL, rows={PHASES: [[0.0, 0.0, 0.0, 0.25, 0.0, 0.0, 0.0]]}, seconds=0.75
+        {"loss": 1.0}, mode=Mode.EVAL, rows={PHASES: [[0.0, 0.0, 0.0, 0.25, 0.0, 0.0, 0.0, 0.0]]}, seconds=0.75
     )
-    training = Step({"loss": 1.0}, rows={PHASES: [[0.5, 0.0, 0.0, 0.5, 0.0, 0.0, 0.0]]}, seconds=0.5)
+    training = Step({"loss": 1.0}, rows={PHASES: [[0.5, 0.0, 0.0, 0.5, 0.0, 0.0, 0.0, 0.0]]}, seconds=0.5)
     stages = open_run(build_run(tmp_path / "run", [*steps(Mode.TRAIN, 2, 0.5), evaluation, training])).stages()
     assert stages.seconds == pytest.approx({"training": 2.0, "evaluation": 0.25, "finalization": 0.0})
     assert stages["evaluation"][0].end == stages["training"][1].begin

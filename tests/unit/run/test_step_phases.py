@@ -17,7 +17,7 @@ from watchglass.records import PHASES
 from watchglass.run import Run
 from watchglass.testing import Step, build_run
 
-TRAIN, EVAL = (0.038, 0.002, 0.0, 0.02, 0.03, 0.01, 0.0), (0.001, 0.0, 0.0, 0.005, 0.0, 0.0, 0.004)
+TRAIN, EVAL = (0.038, 0.002, 0.0, 0.02, 0.03, 0.01, 0.0, 0.0), (0.001, 0.0, 0.0, 0.005, 0.0, 0.0, 0.0, 0.004)
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_each_of_several_workers_has_its_phases_with_its_name(tmp_path: Path) ->
 
 
 def test_steps_that_are_far_longer_are_counted_separately(tmp_path: Path) -> None:
-    compiling = (0.0, 0.0, 0.0, 30.0, 10.0, 0.0, 0.0)
+    compiling = (0.0, 0.0, 0.0, 30.0, 10.0, 0.0, 0.0, 0.0)
     steps = [Step({"loss": 1.0}, rows={PHASES: [compiling if n in (0, 9) else TRAIN]}) for n in range(22)]
     run = open_run(build_run(tmp_path / "run", steps))
     assert run.phases().typical().steps.tolist() == [n for n in range(22) if n not in (0, 9)]
@@ -72,7 +72,7 @@ def test_steps_that_are_far_longer_are_counted_separately(tmp_path: Path) -> Non
 
 
 def test_steps_that_are_often_far_longer_are_typical(tmp_path: Path) -> None:
-    long = (0.0, 0.0, 0.0, 30.0, 10.0, 0.0, 0.0)
+    long = (0.0, 0.0, 0.0, 30.0, 10.0, 0.0, 0.0, 0.0)
     steps = [Step({"loss": 1.0}, rows={PHASES: [TRAIN if n % 6 else long]}) for n in range(24)]
     assert len(open_run(build_run(tmp_path / "run", steps)).phases().typical()) == 24
 

@@ -206,7 +206,15 @@ class LeavesOutKinds(Adapter):
         super().end(trainer, loss, gradient)
 
 
+class RecordsNothing(Adapter):
+    def end(self, trainer: Trainer, loss: float, gradient: NDArray[np.float64]) -> None:
+        step = self.hook.port.clock.train
+        if step is not None:
+            self.hook.port.clock.end(step)
+
+
 BROKEN = {
+    RecordsNothing: "test_rules_are_fed",
     InventsFacts: "test_facts_are_as_declared",
     InventsKinds: "test_modules_have_kinds",
     LeavesOutKinds: "test_modules_have_kinds",

@@ -39,8 +39,8 @@ from watchglass.view.time_figures import (
 from watchglass.view.usage import functions_sentence
 
 #: Seconds of data, prepare, copy, forward, backward, update and other; nothing prepares or copies.
-TRAIN, EVAL = (0.04, 0.0, 0.0, 0.02, 0.03, 0.01, 0.0), (0.001, 0.0, 0.0, 0.005, 0.0, 0.0, 0.004)
-SLOW = (0.3, 0.0, 0.0, 0.1, 0.2, 0.1, 0.0)
+TRAIN, EVAL = (0.04, 0.0, 0.0, 0.02, 0.03, 0.01, 0.0, 0.0), (0.001, 0.0, 0.0, 0.005, 0.0, 0.0, 0.0, 0.004)
+SLOW = (0.3, 0.0, 0.0, 0.1, 0.2, 0.1, 0.0, 0.0)
 FOUND = Finding(
     id="0" * 12, rule="Overfit", severity=Severity.WARNING, step=300, last_step=300, count=1, mode=Mode.TRAIN,
     worker="worker_0", tensors=("loss",), value=1.0, limit=1.0, message="",
@@ -77,7 +77,7 @@ def test_phases_are_stacked_to_the_mean_time_of_neighbouring_steps(path: str) ->
 
 
 def test_the_axis_of_phases_ends_far_below_a_step_that_compiles(tmp_path: Path) -> None:
-    compiling = (0.0, 0.0, 0.0, 30.0, 10.0, 0.0, 0.0)
+    compiling = (0.0, 0.0, 0.0, 30.0, 10.0, 0.0, 0.0, 0.0)
     steps = [Step({"loss": 1.0}, rows={PHASES: [TRAIN if n else compiling]}) for n in range(20)]
     figure = phases_figure(open_run(build_run(tmp_path / "run", steps)), [FOUND])
     assert figure.layout.yaxis.range == pytest.approx((0, 500), rel=1e-6)

@@ -29,7 +29,7 @@ from watchglass.testing import Batch, Step, build_run
 from watchglass.view import trace_document, write_trace
 
 #: Seconds of data, prepare, copy, forward, backward, update and other; nothing prepares or copies.
-TRAIN, EVAL = (0.04, 0.0, 0.0, 0.02, 0.03, 0.01, 0.02), (0.001, 0.0, 0.0, 0.005, 0.0, 0.0, 0.004)
+TRAIN, EVAL = (0.04, 0.0, 0.0, 0.02, 0.03, 0.01, 0.0, 0.02), (0.001, 0.0, 0.0, 0.005, 0.0, 0.0, 0.0, 0.004)
 FOUND = Finding(
     id="0" * 12, rule="Overfit", severity=Severity.WARNING, step=5, last_step=7, count=3, mode=Mode.TRAIN,
     worker="worker_1", tensors=("loss",), value=1.0, limit=1.0, message="It overfits.",

@@ -87,7 +87,8 @@ class ScriptBound(Rule):
         if any(view.has_capture for view in step.views):
             return
         fewest = min(phases, key=lambda each: each.prepare_s + each.other_s)
-        row = [fewest.prepare_s, fewest.other_s, sum(fewest), min(fewest.forward_s, fewest.backward_s)]
+        calls_s = max(min(fewest.forward_s, fewest.backward_s), fewest.compute_s)
+        row = [fewest.prepare_s, fewest.other_s, sum(fewest), calls_s]
         both = step_windows.add(self.windows, row, self.window)
         if not self.windows["counted"] % self.window:
             self._note_course(step)

@@ -51,7 +51,7 @@ _WHERE = {
     "data": "waiting for data", "prepare": "between the arrival of a batch and the call of the model",
     "copy": "copying to the device",
     "forward": "in the forward", "backward": "in the backward", "update": "in the update",
-    "other": "between an update and the next batch",
+    "compute": "in the compiled step", "other": "between an update and the next batch",
 }  # fmt: skip
 
 

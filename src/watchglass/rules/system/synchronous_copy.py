@@ -15,7 +15,8 @@ _FIRST = 8
 _WHERE = {
     "data": "waits for data", "prepare": "prepares the batch", "copy": "copies to the device",
     "forward": "is the forward with the loss", "backward": "is the backward",
-    "update": "is the update", "other": "lies between an update and the next batch",
+    "update": "is the update", "compute": "is the compiled step",
+    "other": "lies between an update and the next batch",
 }  # fmt: skip
 
 

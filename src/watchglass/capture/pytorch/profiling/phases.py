@@ -19,7 +19,7 @@ class PyTorchPhases(PhaseSource):
         current: The state of the run, by which those parts find where to put them.
     """
 
-    phases = frozenset(StepPhase)
+    phases = frozenset(StepPhase) - {StepPhase.COMPUTE}
 
     def __init__(self, current: TrainingState) -> None:
         self._current = current
