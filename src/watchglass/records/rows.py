@@ -22,6 +22,7 @@ from watchglass.records.training import (
     STATISTIC_FIELDS,
     Loader,
     Mode,
+    ModuleKind,
     Origin,
     Pause,
     Reduction,
@@ -178,6 +179,27 @@ class RowKind:
         return ROW_KINDS.__getitem__, (self.number,)
 
 
+@dataclass(frozen=True)
+class RowsHaving:
+    """Rows of a kind, about tensors, that have one value in one field.
+
+    Attributes:
+        kind: The kind.
+        field: The field.
+        value: The value.
+        called: What they show, in a reason of a rule that needs them.
+        collection: The built-in collection whose tensors have such rows, "" if there is none.
+        module_kind: The only kind of module whose outputs have them; None if there are several.
+    """
+
+    kind: RowKind
+    field: str
+    value: Any
+    called: str
+    collection: str = ""
+    module_kind: ModuleKind | None = None
+
+
 _TENSOR = Field("tensor_id", "u32", "see CATALOG")
 
 
@@ -265,6 +287,11 @@ UNITS = RowKind(
         Field("flags", "bool", "one for each unit", array=True),
     ), unique=("tensor_id", "kind"), joined=_in_both,
 )  # fmt: skip
+INACTIVE_UNITS = RowsHaving(
+    UNITS, "kind", UnitKind.INACTIVE, "inactive units", "relu_output", ModuleKind.RECTIFIER
+)  # fmt: skip
+SATURATED_UNITS = RowsHaving(UNITS, "kind", UnitKind.SATURATED, "saturated units", "", ModuleKind.SATURATING)
+UNUSED_UNITS = RowsHaving(UNITS, "kind", UnitKind.UNUSED, "unused experts")
 RAW = RowKind(
     "raw", 9, (_TENSOR, Field("file", "text", "path below the run"), Field("key", "text", "name within that file")),
     unique=("tensor_id",), given_up=GivenUp.RAW, special=Encoding.JSON, in_files=True,

@@ -17,7 +17,7 @@ from watchglass.config import (
     RuleSpec,
     facts_for,
 )
-from watchglass.records import Mode, ModuleKind, Role, UnitKind
+from watchglass.records import Mode, ModuleKind, Role
 from watchglass.rules.built_in import default_rules
 from watchglass.rules.needs import Needs
 
@@ -27,9 +27,6 @@ _BY_ROLE = {
     Role.OUTPUT: "outputs", Role.INPUT: "inputs", Role.OPTIMIZER_STATE: "optimizer_variables",
     Role.LABEL: "labels", Role.PREDICTION: "predictions",
 }  # fmt: skip
-
-#: Collection of the tensors whose units are reported by kind.
-_BY_UNITS = {UnitKind.INACTIVE: "relu_output"}
 
 #: Costs nothing and makes a step a captured one, so that facts are recorded without any tensors.
 _EVERY_STEP = "losses"
@@ -182,8 +179,8 @@ def collections_for(need: Needs) -> list[str]:
     if need.collection is not None:
         built_in = BUILT_IN_COLLECTIONS.get(need.collection)
         return [] if built_in is None or built_in.every_step else [need.collection]
-    if need.units and need.role is None:
-        return [_BY_UNITS[kind] for kind in need.units if kind in _BY_UNITS]
+    if need.having and need.role is None:
+        return [rows.collection for rows in need.having if rows.collection]
     if need.role is not None:
         return [_BY_ROLE[need.role]] if need.role in _BY_ROLE else []
     if need.name_regex is not None:

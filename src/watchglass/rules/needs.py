@@ -17,8 +17,8 @@ from watchglass.records import (
     Role,
     RowKey,
     RowKind,
+    RowsHaving,
     TensorInfo,
-    UnitKind,
     of_steps,
 )
 from watchglass.tables import Selection
@@ -75,12 +75,11 @@ class Needs:
     """One kind of data that a rule looks at. Everything that is given must be there at once.
 
     Attributes:
-        role: Role of the tensors whose statistics (or units) are needed.
+        role: Role of the tensors whose statistics (or rows) are needed.
         module_kinds: Only of modules of these kinds; empty for all.
         statistics: Names of the statistics that the rule reads, derived ones and ``"histogram"`` among them. It can
             read only these, and others from the same stored columns. Empty for all but histograms; for a need of
-            ``units`` or ``raw``, empty for none.
-        units: Bitmaps over units that are needed.
+            ``raw``, or of rows that have a value, empty for none.
         facts: Kinds of facts, any of which will do.
         scalars: Names of scalars, any of which will do.
         max_interval: Longest useful distance between captures in steps; None where any will do.
@@ -92,7 +91,8 @@ class Needs:
         raw: Whole tensors are needed, which :meth:`StepView.value` reads. They are recorded at captured steps and cost
             their size on the disk each time: ask for a role, or for names, that are small.
         rows: Kinds of rows that are needed, which :meth:`StepView.rows` reads, such as
-            :data:`~watchglass.records.PHASES`; of those about tensors, rows of the tensors that the need selects.
+            :data:`~watchglass.records.PHASES` or :data:`~watchglass.records.INACTIVE_UNITS`; of those about tensors,
+            rows of the tensors that the need selects.
         metrics: Names of system metrics, of which one is enough. This must be a separate ``Needs``, of a rule whose
             :attr:`Rule.streams` have ``samples``. On a machine that has none of them the rule is not applicable.
         optional: The rule also works without it, with fewer findings.
@@ -105,7 +105,6 @@ class Needs:
     role: Role | None = parameter(None)  # noqa: RUF009
     module_kinds: tuple[ModuleKind, ...] = parameter(())
     statistics: tuple[str, ...] = parameter((), choices=_STATISTICS)
-    units: tuple[UnitKind, ...] = parameter(())
     facts: tuple[str, ...] = parameter(())
     scalars: tuple[str, ...] = parameter(())
     max_interval: int | None = parameter(None, ge=1)
@@ -114,7 +113,7 @@ class Needs:
     collection: str | None = parameter(None)
     observations: tuple[str, ...] = parameter((), choices=_OBSERVATIONS)
     raw: bool = parameter(False)
-    rows: tuple[RowKind, ...] = ()
+    rows: tuple[RowKind | RowsHaving, ...] = ()
     metrics: tuple[str, ...] = parameter(())
     optional: bool = parameter(False)
     why: str = parameter("")
@@ -123,7 +122,8 @@ class Needs:
         validate(self)
         Selection(regex=self.name_regex)  # refuses what does not compile
         given: Any = self.rows  # a rule is user's code
-        if not isinstance(given, tuple) or not all(kind in ROW_KINDS.values() and kind in of_steps() for kind in given):
+        kinds = [getattr(each, "kind", each) for each in given] if isinstance(given, tuple) else [given]
+        if not isinstance(given, tuple) or not all(kind in of_steps() for kind in kinds):
             raise InvalidValueError(
                 "rows of Needs must be a tuple of kinds of rows by step, such as watchglass.records.PHASES, but got "
                 f"{given!r:.200}"
@@ -142,10 +142,15 @@ class Needs:
         return selection.matcher()(info)
 
     @property
+    def having(self) -> tuple[RowsHaving, ...]:
+        """Those of :attr:`rows` that have a value."""
+        return tuple(each for each in self.rows if isinstance(each, RowsHaving))
+
+    @property
     def of_tensors(self) -> bool:
-        """Whether statistics or units of tensors are needed."""
+        """Whether statistics, values or rows of tensors are needed."""
         return bool(
-            self.role is not None or self.raw or self.statistics or self.units or self.module_kinds or self.name_regex
+            self.role is not None or self.raw or self.statistics or self.having or self.module_kinds or self.name_regex
             or self.collection
         )  # fmt: skip
 
@@ -160,17 +165,16 @@ class Needs:
         parts = []
         if self.raw:
             parts.append(f"whole {of_what}{of_modules}{named}")
-        elif self.units:
-            parts.append(f"inactive units of {of_what}{of_modules}{named}")
-        elif self.of_tensors:
+        elif self.of_tensors and not self.having:
             parts.append(f"statistics of {of_what}{of_modules}{named}")
+        parts += [f"{each.called} of {of_what}{of_modules}{named}" for each in self.having]
         if self.scalars:
             parts.append(f"the scalar {' or '.join(self.scalars)}")
         if self.observations:
             parts.append(f"the state of workers ({' or '.join(self.observations)})")
         if self.facts:
             parts.append(f"the fact {' or '.join(self.facts)}")
-        parts += [kind.called or kind.name for kind in self.rows]
+        parts += [kind.called or kind.name for kind in self.rows if isinstance(kind, RowKind)]
         if self.metrics:
             parts.append(f"samples of {' or '.join(self.metrics)}")
         return " and ".join(parts) + modes
@@ -185,7 +189,7 @@ def readable_statistics(needs: Sequence[Needs], streams: Windows | None = None) 
 
     of_tensors = [need for need in needs if need.of_tensors]
     names = {name for need in of_tensors for name in need.statistics}
-    if any(not (need.statistics or need.units or need.raw) for need in of_tensors) or not (needs or streams):
+    if any(not (need.statistics or need.having or need.raw) for need in of_tensors) or not (needs or streams):
         names.update(_COLUMNS)
     elif not of_tensors:
         return frozenset()

@@ -22,6 +22,7 @@ from watchglass.records import (
     Role,
     RowKey,
     RowKind,
+    RowsHaving,
     StepEnd,
     count,
     model_name,
@@ -327,15 +328,14 @@ class StepView:
         known = [info for tensor_id in ids if (info := self.catalog.get(tensor_id)) is not None]
         return [info.name for info in known if role is None or info.role is role]
 
-    def rows(self, kind: RowKind, /, **having: Any) -> Sequence[Any]:
+    def rows(self, kind: RowKind | RowsHaving, /) -> Sequence[Any]:
         """The rows of a kind at this step, such as :data:`~watchglass.records.PHASES`; empty where it has none.
 
         Rows that are about a tensor are those of the tensors of this view. Others are about the whole step, and shown
         with the model that leads it.
 
         Args:
-            kind: The kind.
-            **having: Only rows with these values, by name of the field.
+            kind: The kind, or some rows of it, such as :data:`~watchglass.records.INACTIVE_UNITS`.
 
         Returns:
             Named tuples of the kind's own fields, with the :class:`TensorInfo` as ``tensor`` in place of ``tensor_id``.
@@ -343,15 +343,12 @@ class StepView:
         Raises:
             InvalidValueError: Rows of this kind belong to no step, or views show them in another form.
         """
+        if isinstance(kind, RowsHaving):
+            return [row for row in self.rows(kind.kind) if getattr(row, kind.field) == kind.value]
         if kind.shown_by or kind.key is not RowKey.STEP:
             how = f"{kind.shown_by}()" if kind.shown_by else "streams"
             raise InvalidValueError(f"rows() needs a kind that views show as rows but got {kind}; see view.{how}")
-        rows = self.records.rows.get(kind, ())
-        return (
-            [row for row in rows if all(getattr(row, name) == value for name, value in having.items())]
-            if having
-            else rows
-        )
+        return self.records.rows.get(kind, ())
 
     @overload
     def facts(self, kind: type[Kind]) -> list[Kind]: ...

@@ -190,7 +190,7 @@ class AdapterSuite(ABC):
 
         Left out are rules that look at machines and processes, and those to which no data is indispensable.
         """
-        specs = [spec for spec in map(RuleSpec, BUILT_IN) if _of_adapters(build_rule(spec))]
+        specs = tuple(spec for spec in map(RuleSpec, BUILT_IN) if _of_adapters(build_rule(spec)))
         self.watch(path, **{"profiler": True, **capture_for(specs), "save_interval": 1})
         return {
             rule.name: min((_unmet(needs) for needs in rule.needs.values()), key=len)

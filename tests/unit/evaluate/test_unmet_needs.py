@@ -17,7 +17,7 @@ from watchglass.evaluate import replay
 from watchglass.evaluate.engine.engine import Engine
 from watchglass.evaluate.engine.rule_status import Tally
 from watchglass.evaluate.engine.unmet_needs import NeedSeen
-from watchglass.records import Mode, Role, Status, UnitKind
+from watchglass.records import INACTIVE_UNITS, Mode, Role, Status
 from watchglass.rules import Needs
 from watchglass.tables import StepView
 from watchglass.testing import Step, build_run
@@ -193,7 +193,7 @@ def test_a_loss_comes_at_every_step_and_a_scalar_of_a_script_may_be_rare(run_pat
 
 def test_facts_and_units_are_waited_for(run_path: Path) -> None:
     run = build_run(run_path, steps(63, plan(), captured=["fc.weight"]))
-    assert set(seen(Needs(units=(UnitKind.INACTIVE,)), views_of(run))) == {""}
+    assert set(seen(Needs(rows=(INACTIVE_UNITS,)), views_of(run))) == {""}
     assert set(seen(Needs(facts=("first_bad_module",)), views_of(run))) == {""}
 
 
@@ -312,7 +312,7 @@ def test_workers_that_keep_no_tensors_say_so(run_path: Path) -> None:
 
 
 @pytest.mark.parametrize("collections", [["weights"], ["losses"]])
-@pytest.mark.parametrize("needs", [Needs(role=Role.WEIGHT), Needs(units=(UnitKind.INACTIVE,))])
+@pytest.mark.parametrize("needs", [Needs(role=Role.WEIGHT), Needs(rows=(INACTIVE_UNITS,))])
 @pytest.mark.parametrize(
     ("roots", "reason"),
     # The second one is of a script that trains single tensors.
@@ -346,7 +346,7 @@ def test_a_rule_on_modules_that_the_model_lacks_does_not_apply(
     """Although nothing was captured, as in a run of a few steps: the list of modules is known from the start."""
     model = {"model": {"module_kinds": kinds, "module_types": dict.fromkeys(kinds, "Some")}}
     first = Step(scalars={"loss": 1.0}, facts={"capture_plan": plan(), **model})
-    need = NeedSeen(Needs(units=(UnitKind.INACTIVE,)))
+    need = NeedSeen(Needs(rows=(INACTIVE_UNITS,)))
     for view in views_of(build_run(run_path, [first, *steps(3, None)])):
         need.look(view)
     found = Tally().status("Rule", [need.met], ended=True, silent=lambda: "", unexamined=lambda: "")

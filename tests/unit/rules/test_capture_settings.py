@@ -14,7 +14,7 @@ from watchglass.config import (
     SessionConfig,
     combine,
 )
-from watchglass.records import Mode, ModuleKind, Role, UnitKind
+from watchglass.records import INACTIVE_UNITS, Mode, ModuleKind, Role
 from watchglass.rules import (
     Needs,
     capture_for,
@@ -86,7 +86,7 @@ def test_rules_beside_the_default_ones_add_to_what_is_kept_by_default() -> None:
 
 def test_the_union_of_roles_units_and_collections() -> None:
     needs = [
-        Needs(role=Role.INPUT), Needs(role=Role.OPTIMIZER_STATE, optional=True), Needs(units=(UnitKind.INACTIVE,)),
+        Needs(role=Role.INPUT), Needs(role=Role.OPTIMIZER_STATE, optional=True), Needs(rows=(INACTIVE_UNITS,)),
         Needs(collection="attention"), Needs(role=Role.INPUT, statistics=("m2",)),
         Needs(scalars=("loss",)), Needs(role=Role.LOSS), Needs(role=Role.CUSTOM), Needs(collection="of a script"),
     ]  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Any
 
 from watchglass.config import BUILT_IN_COLLECTIONS, FACTS, Schedule
 from watchglass.evaluate.engine.rule_status import Met
-from watchglass.records import UNITS, Mode, ModuleKind, Role, UnitKind, count, facts
+from watchglass.records import Mode, Role, RowKind, RowsHaving, count, facts
 from watchglass.rules import Needs, collections_for, without_kinds, without_layers
 from watchglass.tables import Selection, StepView
 
@@ -38,8 +38,6 @@ _OF_TAGS = frozenset(Role) - {
 _OF_LAYERS = frozenset(
     {Role.WEIGHT, Role.BIAS, Role.GRADIENT, Role.UPDATE, Role.OUTPUT, Role.INPUT, Role.OPTIMIZER_STATE}
 )
-#: Kinds of modules whose outputs have such units.
-_KINDS_OF_UNITS = {UnitKind.INACTIVE: ModuleKind.RECTIFIER, UnitKind.SATURATED: ModuleKind.SATURATING}
 #: Recorded without any collection.
 _UNPLANNED = frozenset({Role.LOSS, Role.METRIC, Role.CUSTOM})
 
@@ -62,8 +60,9 @@ class _Planned:
             return bool(self.tags.intersection(wanted.tags)) or any(self._may_have(role) for role in wanted.roles)
         if needs.role is not None:
             return self._may_have(needs.role)
-        if needs.units:
-            return "relu_output" in self.tags or self._may_have(Role.OUTPUT) or self._may_have(Role.INPUT)
+        if needs.having:
+            tags = (BUILT_IN_COLLECTIONS[each.collection].tags for each in needs.having if each.collection)
+            return bool(self.tags.intersection(*tags)) or self._may_have(Role.OUTPUT) or self._may_have(Role.INPUT)
         return True
 
     def _may_have(self, role: Role) -> bool:
@@ -104,7 +103,6 @@ class NeedSeen:
             needs.role, regex=needs.name_regex, collection=needs.collection, module_kinds=needs.module_kinds
         )
         self._wants = self._selects.matcher()
-        self._wants_all = self._selects == Selection()
         self._attempt = 0
         self._last_capture = -1
         self._gap = 0
@@ -115,11 +113,12 @@ class NeedSeen:
         self._model: facts.ModelDescription | None = None
         self._plan: _Plan | None = None
         self._planned: tuple[_Planned, ...] = ()
-        self._waits_for_captures = needs.of_tensors and not needs.units and not needs.facts
-        self._of_layers = needs.role in _OF_LAYERS or bool(needs.units or needs.module_kinds)
+        self._waits_for_captures = needs.of_tensors and not needs.having and not needs.facts
+        self._of_layers = needs.role in _OF_LAYERS or bool(needs.having or needs.module_kinds)
         self._no_layers = self._no_modules = ""
-        of_units = [_KINDS_OF_UNITS.get(kind) for kind in needs.units]
-        self._kinds = needs.module_kinds or tuple(kind for kind in of_units if kind is not None and all(of_units))
+        self._kinds = needs.module_kinds or tuple(
+            each.module_kind for each in needs.having if each.module_kind is not None
+        )
 
     def look(self, view: StepView) -> None:
         """Takes in one step: every step until the need is met, and after that where the need has an interval."""
@@ -196,7 +195,7 @@ class NeedSeen:
         why = f" (needed {needs.why})" if needs.why else ""
         if not self.satisfied:
             not_planned = "" if self._no_modules else self._not_planned()
-            cure = "".join(kind.cure for kind in needs.rows)
+            cure = "".join(kind.cure for kind in needs.rows if isinstance(kind, RowKind))
             never = self._lacking() or f"{needs.describe()} never came"
             return not_planned or f"{never}{why}{cure}", bool(not_planned)
         if most is not None and max(self._gap, self._since) > most:
@@ -208,7 +207,7 @@ class NeedSeen:
     def _waited_long(self) -> bool:
         needs = self.needs
         if not self._waits_for_captures:
-            every_step = not needs.units and not needs.facts and _EVERY_STEP.issuperset(needs.scalars)
+            every_step = not needs.having and not needs.facts and _EVERY_STEP.issuperset(needs.scalars)
             return self._steps >= (_FEW_STEPS if every_step else _MANY_STEPS)
         if self._plan is not None and self._planned:
             return self._due >= _FEW_DUE
@@ -274,18 +273,15 @@ class NeedSeen:
         needs = self.needs
         if needs.raw:
             return any(self._wants(info) for info in map(view.catalog.by_name, view.whole()) if info is not None)
-        if needs.units:
-            if self._wants_all:
-                return any(view.rows(UNITS, kind=kind) for kind in needs.units)
-            return any(self._wants(row.tensor) for kind in needs.units for row in view.rows(UNITS, kind=kind))
-        if needs.of_tensors:
+        if needs.of_tensors and not needs.having:
             rows = view.statistics(
                 needs.role, module_kinds=needs.module_kinds, name_regex=needs.name_regex, collection=needs.collection
             )
             if not len(rows):
                 return False
         for kind in needs.rows:
-            if not any(self._wants(row.tensor) if kind.of_tensors else True for row in view.rows(kind)):
+            about = self._wants if isinstance(kind, RowsHaving) or kind.of_tensors else None
+            if not any(about is None or about(row.tensor) for row in view.rows(kind)):
                 return False
         if needs.scalars and all(view.scalar(name) is None for name in needs.scalars):
             return False

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from watchglass.config import parameter
-from watchglass.records import UNITS, Finding, Mode, ModuleKind, Role, Severity, TensorInfo, UnitKind
+from watchglass.records import INACTIVE_UNITS, Finding, Mode, ModuleKind, Role, Severity, TensorInfo
 from watchglass.rules import learning_rates, signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -44,7 +44,7 @@ class DeadRelu(Rule):
     default = True
     state_version = 2
     needs = (
-        Needs(units=(UnitKind.INACTIVE,), why="to see units that are zero on every batch"),
+        Needs(rows=(INACTIVE_UNITS,), why="to see units that are zero on every batch"),
         Needs(role=Role.OUTPUT, statistics=("count",), optional=True, why="to know how many values a unit had"),
         Needs(role=Role.WEIGHT, statistics=("count",), optional=True, why="to know which layers follow a convolution"),
     )
@@ -65,7 +65,7 @@ class DeadRelu(Rule):
         """One finding per layer with too many dead units."""
         if view.mode is not Mode.TRAIN:
             return
-        units = view.rows(UNITS, kind=UnitKind.INACTIVE)
+        units = view.rows(INACTIVE_UNITS)
         if not units:
             return
         self.step = view.mode_step

@@ -10,7 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 from watchglass.config import parameter
-from watchglass.records import UNITS, Finding, Mode, ModuleKind, Role, Severity, TensorInfo, UnitKind, in_percent
+from watchglass.records import (
+    SATURATED_UNITS,
+    Finding,
+    Mode,
+    ModuleKind,
+    Role,
+    Severity,
+    TensorInfo,
+    in_percent,
+)
 from watchglass.rules import signals
 from watchglass.rules.graph import forward
 from watchglass.rules.needs import Needs
@@ -94,7 +103,7 @@ class SaturatedActivation(Rule):
             return
         flat = self._flat(view)
         units = self._beyond(view, [name for name, words in (flat or {}).items() if words])
-        self.seen |= (flat is not None and self.derivative > 0) or bool(view.rows(UNITS, kind=UnitKind.SATURATED))
+        self.seen |= (flat is not None and self.derivative > 0) or bool(view.rows(SATURATED_UNITS))
         now = {**(flat or {}), **units}
         sick = {name: value for name, value in now.items() if value is not None}
         times = {name: self.captures.follow(view.mode_step, name in sick, name) for name in now}
@@ -150,7 +159,7 @@ class SaturatedActivation(Rule):
         """The same by units whose inputs lie beyond the limits, of other activations than those that are found flat."""
         found: dict[str, _Flat | None] = {}
         known = {info.module for info in map(view.catalog.by_name, flat) if info is not None}
-        for info, _, beyond in view.rows(UNITS, kind=UnitKind.SATURATED):
+        for info, _, beyond in view.rows(SATURATED_UNITS):
             if len(beyond) and info.module not in known and self._counts(view, info):
                 percent = 100.0 * np.count_nonzero(beyond) / len(beyond)
                 if percent > self.threshold_layer:

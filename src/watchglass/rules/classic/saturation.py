@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from watchglass.records import UNITS, ModuleKind, Role, TensorInfo, UnitKind
+from watchglass.records import INACTIVE_UNITS, ModuleKind, Role, TensorInfo
 from watchglass.rules import signals
 from watchglass.rules.graph import forward
 from watchglass.tables import Statistics, StepView
@@ -50,7 +50,7 @@ def saturating_between(view: StepView, gradients: Statistics, first: TensorInfo,
         if bool(np.all(_like_tanh(inner))):
             return ["tanh"]
     derivatives = _derivatives(view, gradients)
-    rectified = bool(view.rows(UNITS, kind=UnitKind.INACTIVE))
+    rectified = bool(view.rows(INACTIVE_UNITS))
     if not rectified and len(derivatives) >= 3 and float(np.median(derivatives)) < _SMALL_DERIVATIVE:
         return ["sigmoid-like"]
     return []

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, ModuleKind, Role, Severity, TensorInfo, UnitKind, facts
+from watchglass.records import INACTIVE_UNITS, Finding, Mode, ModuleKind, Role, Severity, TensorInfo, facts
 from watchglass.rules import learning_rates, signals
 from watchglass.rules.classic.saturation import OF_SATURATION, saturating_between
 from watchglass.rules.graph import forward
@@ -83,7 +83,7 @@ class VanishingGradient(Rule):
         Needs(role=Role.GRADIENT, statistics=("nonfinite", "nonzero_abs_mean"), why="to compare gradients of layers"),
         Needs(scalars=("loss",), optional=True, why="to distinguish vanishing from convergence"),
         Needs(role=Role.WEIGHT, statistics=OF_SATURATION, optional=True, why="to see how activations shrink gradients"),
-        Needs(units=(UnitKind.INACTIVE,), optional=True, why="to distinguish ReLU from activations that saturate"),
+        Needs(rows=(INACTIVE_UNITS,), optional=True, why="to distinguish ReLU from activations that saturate"),
         Needs(facts=("step_skipped",), optional=True, why="to omit skipped updates"),
         Needs(
             facts=("loss_scale",), optional=True, why="to see that no scaler keeps gradients in the range of float16"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import UNITS, Finding, Mode, Role, Severity, TensorInfo, UnitKind, count, facts
+from watchglass.records import UNUSED_UNITS, Finding, Mode, Role, Severity, TensorInfo, count, facts
 from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -63,7 +63,7 @@ class DeadExpert(Rule):
             return
         rows = view.statistics(collection="router", name_regex=r"\.router_logits$")
         counts = dict(zip(rows.names, rows.count.tolist(), strict=True))
-        for info, _, bits in view.rows(UNITS, kind=UnitKind.UNUSED):
+        for info, _, bits in view.rows(UNUSED_UNITS):
             if len(bits) < 2:
                 continue
             fair = counts.get(info.name.replace(_LOAD, ".router_logits"), 0.0) / len(bits) ** 2

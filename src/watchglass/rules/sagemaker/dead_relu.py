@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from watchglass.config import parameter
-from watchglass.records import UNITS, Finding, Mode, ModuleKind, Role, Severity, TensorInfo, UnitKind
+from watchglass.records import INACTIVE_UNITS, Finding, Mode, ModuleKind, Role, Severity, TensorInfo
 from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule
@@ -32,7 +32,7 @@ class DeadRelu(Rule):
     """
 
     needs = (
-        Needs(units=(UnitKind.INACTIVE,), why="to see units that are zero"),
+        Needs(rows=(INACTIVE_UNITS,), why="to see units that are zero"),
         Needs(role=Role.OUTPUT, module_kinds=_RECTIFIERS, raw=True, optional=True, why="to count the active values"),
     )
 
@@ -70,7 +70,7 @@ class DeadRelu(Rule):
 def _activities(view: StepView) -> Iterator[tuple[TensorInfo, npt.NDArray[np.float64]]]:
     """For each ReLU of this step the activity of each unit, in percent."""
     whole = set(view.whole(Role.OUTPUT))
-    for info, _, zero in view.rows(UNITS, kind=UnitKind.INACTIVE):
+    for info, _, zero in view.rows(INACTIVE_UNITS):
         value = view.value(info.name) if info.name in whole else None
         if value is None or value.ndim < 2 or info.unit_axis is None:
             yield info, np.where(zero, 0.0, 100.0)
