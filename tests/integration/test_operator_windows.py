@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -284,8 +286,11 @@ def test_damaged_windows_are_left_out() -> None:
         ("end_step", 1),
         ("operators", {"name": [1]}),
     ):
-        damaged = type(fact)(fact.kind, -1, fact.source, {**fact.data, key: value})
+        damaged = replace(fact, data={**fact.data, key: value})
         assert damaged.read(OperatorWindow) is None
+    without_cost = replace(fact, data={**fact.data, "cost": None}).read(OperatorWindow)
+    assert without_cost is not None
+    assert math.isnan(without_cost.cost.inside_s)
 
 
 def test_the_command_line_takes_windows(tmp_path: Path) -> None:

@@ -434,10 +434,14 @@ def test_damaged_windows_are_left_out() -> None:
     assert read is not None
     assert (read.functions[0], read.tree, len(read.functions[1].name)) == (functions[0], window.tree, 200)
     for key, value in (
-        ("functions", 3), ("tree", None), ("cost", None), ("first_step", "1"), ("end_step", 1),
-        ("tree", {"function": [2], "depth": [0], "total_s": [0.1]}), ("functions", {"name": [1]}), ("profiler", "perf"),
+        ("functions", 3), ("functions", {"name": [1]}), ("first_step", "1"), ("end_step", 1), ("profiler", "perf"),
+        ("tree", {"function": [2], "depth": [0], "total_s": [0.1]}),
     ):  # fmt: skip
         assert replace(fact, data={**fact.data, key: value}).read(PythonWindow) is None
+    for key, value in (("tree", None), ("tree", {"depth": [0]}), ("cost", None)):
+        rest = replace(fact, data={**fact.data, key: value}).read(PythonWindow)
+        assert rest is not None, "what else it has is shown"
+        assert rest.functions == read.functions
 
 
 def test_only_the_functions_of_most_time_are_kept_and_the_tree_without_the_others() -> None:

@@ -66,6 +66,8 @@ class ModuleTimeline:
             for (module, _), each in zip(course, seconds, strict=False):
                 if module != OUTSIDE:
                     sums[module] += each
-        rows = zip(modules, self._calls, *spent, strict=True)
-        found = tuple(ModuleSeconds(*module, *numbers) for module, *numbers in rows)
-        return StepModules(found, self._stopwatch.on_device)
+        found = (
+            ModuleSeconds(path, module_type, model, calls, round(forward, 9), round(backward, 9))
+            for (path, module_type, model), calls, forward, backward in zip(modules, self._calls, *spent, strict=True)
+        )
+        return StepModules(tuple(found), self._stopwatch.on_device)

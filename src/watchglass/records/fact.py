@@ -97,6 +97,10 @@ class DeclaredFact(Declared):
         return fact
 
 
+class InColumns(Declared):
+    """A part of which facts have many: stored as a list for each field, and not as a mapping for each part."""
+
+
 def declared_kinds() -> dict[str, type[DeclaredFact]]:
     """All kinds of facts by name; imports all."""
     for name in ("facts", "functions", "module_times", "operators", "windows"):
@@ -109,6 +113,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Declared):
         return {name: _plain(each) for name, each in vars(value).items() if each is not None}
     if isinstance(value, (list, tuple)):
+        if value and isinstance(value[0], InColumns):
+            return {name: [getattr(each, name) for each in value] for name in vars(value[0])}
         return [_plain(each) for each in value]
     if isinstance(value, Mapping):
         return {key: _plain(each) for key, each in value.items()}
@@ -127,6 +133,8 @@ def _reader(kind: Any) -> Callable[[Any], Any]:
         return partial(_record, kind, {name: _reader(each) for name, each in field_types(kind).items()})
     if origin in (Union, types.UnionType):
         return partial(_first, [_reader(part) for part in parts if part is not type(None)], type(None) in parts)
+    if origin is tuple and isinstance(parts[0], type) and issubclass(parts[0], InColumns):
+        return partial(_columns, parts[0], {name: _reader(each) for name, each in field_types(parts[0]).items()})
     if origin is tuple:
         return partial(_sequence, [_reader(part) for part in parts if part is not Ellipsis], parts[-1] is Ellipsis)
     if origin is not None:
@@ -159,6 +167,13 @@ def _sequence(readers: list[Callable[[Any], Any]], any_length: bool, value: Any)
 
 def _mapping(key: Callable[[Any], Any], value: Callable[[Any], Any], data: Any) -> dict[Any, Any]:
     return {key(name): value(each) for name, each in _typed((dict,), data).items()}
+
+
+def _columns(kind: type[InColumns], readers: Mapping[str, Callable[[Any], Any]], data: Any) -> tuple[InColumns, ...]:
+    if data == []:
+        return ()
+    columns = [map(reader, _typed((list,), _typed((dict,), data)[name])) for name, reader in readers.items()]
+    return tuple(kind(*row) for row in zip(*columns, strict=True))
 
 
 def _record(kind: type[Declared], readers: Mapping[str, Callable[[Any], Any]], data: Any) -> Declared:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from watchglass.records.fact import DeclaredFact
-from watchglass.records.windows import MOST_ROWS, UNKNOWN_COST, WindowCost, WindowFrame, from_columns, to_columns
+from watchglass.records.fact import DeclaredFact, InColumns
+from watchglass.records.windows import MOST_ROWS, WindowCost, check_steps, with_short_names
 
 #: The profilers of Python that a window may use. The first counts every call, the second looks at an interval.
 PYTHON_PROFILERS = ("cprofile", "pyinstrument")
-_KINDS = {"name": str, "file": str}
 
 
-@dataclass(frozen=True)
-class FunctionTotals:
+class FunctionTotals(InColumns):
     """All calls of one function in a window.
 
     Attributes:
@@ -35,8 +33,7 @@ class FunctionTotals:
     total_s: float
 
 
-@dataclass(frozen=True)
-class CallNode:
+class CallNode(InColumns):
     """A node of the tree of calls.
 
     Attributes:
@@ -60,33 +57,25 @@ class PythonWindow(DeclaredFact):
     end_step: int
     functions: tuple[FunctionTotals, ...]
     tree: tuple[CallNode, ...] = ()
-    cost: WindowCost = UNKNOWN_COST
+    cost: WindowCost = WindowCost()
     omitted: int = 0
     note: str = ""
     request: int | None = None
 
-    def to_data(self) -> dict[str, Any]:
-        """The data of the fact, with the rows of most time as columns."""
-        places = {function: place for place, function in enumerate(self._kept_functions())}
-        omitted = self.omitted + len(self.functions) - len(places)
-        frame = WindowFrame(self.first_step, self.end_step, self.cost, omitted, self.note, self.request)
-        rows = {
-            "functions": to_columns([self.functions[function] for function in places], FunctionTotals),
-            "tree": to_columns(self._kept_tree(places), CallNode),
-        }
-        return {"profiler": self.profiler, **frame.to_data(), **rows}
+    def __post_init__(self) -> None:
+        check_steps(self.first_step, self.end_step)
+        if self.profiler not in PYTHON_PROFILERS:
+            raise ValueError(f"the profiler must be one of {', '.join(PYTHON_PROFILERS)} but got {self.profiler!r}")
+        if any(not 0 <= node.function < len(self.functions) or node.depth < 0 for node in self.tree):
+            raise ValueError("each node of the tree of calls must have a function of the window and a depth")
 
-    @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> PythonWindow | None:
-        """What :meth:`to_data` gave; None if it is not valid."""
-        frame, profiler = WindowFrame.from_data(data), data.get("profiler")
-        functions = from_columns(data.get("functions"), FunctionTotals, _KINDS)
-        tree = from_columns(data.get("tree"), CallNode, {})
-        if frame is None or functions is None or tree is None or profiler not in PYTHON_PROFILERS:
-            return None
-        if any(not 0 <= node.function < len(functions) or node.depth < 0 for node in tree):
-            return None
-        return cls(profiler, frame.first_step, frame.end_step, functions, tree, *frame[2:])
+    def to_data(self) -> dict[str, Any]:
+        """The data of the fact, with the rows of most time."""
+        places = {function: place for place, function in enumerate(self._kept_functions())}
+        functions = with_short_names(self.functions[function] for function in places)
+        omitted = self.omitted + len(self.functions) - len(places)
+        kept = replace(self, functions=functions, tree=self._kept_tree(places), omitted=omitted)
+        return super(PythonWindow, kept).to_data()
 
     def _kept_functions(self) -> list[int]:
         """Indices of the functions of most time, with or without the functions that they call, in their order.

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
-from watchglass.records.fact import DeclaredFact
-from watchglass.records.windows import MOST_ROWS, UNKNOWN_COST, WindowCost, WindowFrame, from_columns, to_columns
-
-_KINDS = {"name": str, "on_device": bool}
-_MODULE_KINDS = {**_KINDS, "module": str, "backward": bool}
-_MEMORY_KINDS = {"device": str, "category": str}
+from watchglass.records.fact import DeclaredFact, InColumns
+from watchglass.records.windows import MOST_ROWS, WindowCost, check_steps, with_short_names
 
 
-@dataclass(frozen=True)
-class OperatorTotals:
+class OperatorTotals(InColumns):
     """All calls of one operator, or of one kernel, in a window.
 
     Attributes:
@@ -41,8 +35,7 @@ class OperatorTotals:
     on_device: bool = False
 
 
-@dataclass(frozen=True)
-class ModuleOperator:
+class ModuleOperator(InColumns):
     """All calls of one operator by one module in a window, or of one kernel that these calls launched.
 
     A module that is called by another one has its operators itself; the other one does not count them.
@@ -68,8 +61,7 @@ class ModuleOperator:
     on_device: bool = False
 
 
-@dataclass(frozen=True)
-class MemoryTotals:
+class MemoryTotals(InColumns):
     """Memory of one category on one device.
 
     Attributes:
@@ -92,7 +84,7 @@ class OperatorWindow(DeclaredFact):
     first_step: int
     end_step: int
     operators: tuple[OperatorTotals, ...]
-    cost: WindowCost = UNKNOWN_COST
+    cost: WindowCost = WindowCost()
     omitted: int = 0
     note: str = ""
     request: int | None = None
@@ -100,27 +92,11 @@ class OperatorWindow(DeclaredFact):
     modules: tuple[ModuleOperator, ...] = ()
     memory: tuple[MemoryTotals, ...] = ()
 
-    def to_data(self) -> dict[str, Any]:
-        """The data of the fact, with the rows of most time as columns."""
-        kept = self.operators[:MOST_ROWS]
-        omitted = self.omitted + len(self.operators) - len(kept)
-        frame = WindowFrame(self.first_step, self.end_step, self.cost, omitted, self.note, self.request)
-        rows = {
-            "operators": to_columns(kept, OperatorTotals),
-            "modules": to_columns(self.modules[:MOST_ROWS], ModuleOperator),
-            "memory": to_columns(self.memory, MemoryTotals),
-            "trace": self.trace,
-        }
-        return {**frame.to_data(), **rows}
+    def __post_init__(self) -> None:
+        check_steps(self.first_step, self.end_step)
 
-    @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> OperatorWindow | None:
-        """What :meth:`to_data` gave; None if it is not valid."""
-        frame = WindowFrame.from_data(data)
-        operators = from_columns(data.get("operators"), OperatorTotals, _KINDS)
-        modules = from_columns(data.get("modules"), ModuleOperator, _MODULE_KINDS)
-        memory = from_columns(data.get("memory"), MemoryTotals, _MEMORY_KINDS)
-        trace = data.get("trace", "")
-        if frame is None or operators is None or modules is None or memory is None or not isinstance(trace, str):
-            return None
-        return cls(frame.first_step, frame.end_step, operators, *frame[2:], trace, modules, memory)
+    def to_data(self) -> dict[str, Any]:
+        """The data of the fact, with the rows of most time."""
+        operators, modules = with_short_names(self.operators[:MOST_ROWS]), with_short_names(self.modules[:MOST_ROWS])
+        omitted = self.omitted + len(self.operators) - len(operators)
+        return super(OperatorWindow, replace(self, operators=operators, modules=modules, omitted=omitted)).to_data()

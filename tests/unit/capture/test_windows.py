@@ -109,6 +109,7 @@ def test_windows_that_are_over_are_read_once_and_freed_also_where_that_fails() -
     for profiler in (good, bad):
         facts, window = WindowFacts(hook.add_fact, cast(WindowProfiler, profiler)), opened(STEPS, 10)
         window.inside_s += [1.0, 3.0]
+        window.reached = 12
         facts.add(window)
         facts.read(writes=False)
         facts.read()

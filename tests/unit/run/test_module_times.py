@@ -101,7 +101,7 @@ def test_rows_of_a_table(run: Run) -> None:
 )  # fmt: skip
 def test_what_is_not_valid_is_left_out(tmp_path: Path, broken: dict[str, Any]) -> None:
     good = timed(NET, ("fc", "Linear", 0, 1, 0.01, 0.02))
-    bad = {StepModules.KIND: {**good[StepModules.KIND], **broken}}
+    bad = {StepModules.KIND: {"modules": {**good[StepModules.KIND]["modules"], **broken}}}
     times = built(tmp_path, good, bad).module_times()
     assert (times.steps.tolist(), len(times)) == ([1], 2)
     assert repr(times) == "ModuleTimes(2 modules in 1 step of 'worker_0')"
