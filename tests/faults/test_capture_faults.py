@@ -21,9 +21,9 @@ import watchglass
 from waiting import PATIENCE_S, until
 from watchglass import Mode, open_run
 from watchglass.capture import attach, loop
+from watchglass.capture.exact_updates import Updates
 from watchglass.capture.limits import DEFAULT_LIMITS, CaptureLimits
 from watchglass.capture.pytorch import public_calls
-from watchglass.capture.pytorch.saving.exact_updates import Updates
 from watchglass.capture.pytorch.saving.parameter_reader import ParameterReader
 from watchglass.capture.pytorch.step.backwards import Backwards
 from watchglass.capture.pytorch.step.module_capture import ModuleCapture

@@ -18,10 +18,11 @@ import watchglass
 from devices.fake_device import FakeDevice, OnDevice, move
 from train_twice import Watch, trained_twice
 from watchglass import Mode, Run, open_run
+from watchglass.capture import saving
 from watchglass.capture.pytorch.device import torch_statistics
-from watchglass.capture.pytorch.saving import reduce
 from watchglass.records import RAW
 from watchglass.stats import of_array
+from watchglass.store import RawTensor
 
 STEPS = 8
 
@@ -330,19 +331,19 @@ def test_no_memory_for_one_kind_of_tensor_ends_that_kind_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, role: str, collections: list[str]
 ) -> None:
     """At the fourth step, while raw tensors are copied: nothing of that step's call stays behind."""
-    original = reduce.raw
+    original = RawTensor
     ids: dict[int, str] = {}
 
-    def full(tensor_id: int, tensor: Tensor) -> Any:
+    def full(tensor_id: int, *copied: Any) -> Any:
         name = ids.get(tensor_id) or ids.setdefault(
             tensor_id, next(n for n, i in hook.port.ids._by_name.items() if i == tensor_id)
         )
         info_role = name.partition("/")[0] if "/" in name else "weight" if name.endswith(".weight") else "output"
         if info_role == role and hook.port.clock.next_train_step > 3:
             raise MemoryError("Unable to allocate 3 GiB")
-        return original(tensor_id, tensor)
+        return original(tensor_id, *copied)
 
-    monkeypatch.setattr(reduce, "raw", full)
+    monkeypatch.setattr(saving, "RawTensor", full)
     model = network()
     with watchglass.watch(
         model, run=tmp_path, save_interval=1, collections=collections, save_raw=True, strict=True

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from watchglass.lazy_imports import lazily
 
 if TYPE_CHECKING:
-    from watchglass.capture.arrays import Arrays as Arrays, Numbers as Numbers
+    from watchglass.capture.arrays import ArrayInfo as ArrayInfo, Arrays as Arrays, Elements as Elements
     from watchglass.capture.frameworks import FRAMEWORKS as FRAMEWORKS, Entry as Entry, named_by as named_by
     from watchglass.capture.hook import Hook as Hook
     from watchglass.capture.loops import Loop as Loop, attach as attach, loop as loop, loop_of as loop_of

@@ -24,6 +24,7 @@ from watchglass.capture.pending_records import PendingRecords
 from watchglass.capture.plan import Plan
 from watchglass.capture.resumption import Resumption
 from watchglass.capture.saved_values import SavedValues
+from watchglass.capture.saving import Saving
 from watchglass.capture.steady_steps import SteadySteps
 from watchglass.capture.tensor_ids import TensorIds
 from watchglass.capture.worker_files import WorkerOpening
@@ -131,9 +132,9 @@ class Port:
         self.resumption = Resumption(self.clock, self._recorder, limits)
         self.records = PendingRecords(self.clock, self._recorder.put)
         self.steady = SteadySteps(self.clock, self.ids, self.records, self.resumption, self.plan, self._recorder)
-        saved = SavedValues(self.plan, self.ids, self.records)
-        self.save_scalar, self.save_tensor = saved.save_scalar, saved.save_tensor
         self.cost = Cost(self.plan, self._recorder, limits.cost_report_ns)
+        saved = SavedValues(self.plan, self.ids, self.records, Saving(self.plan, self.ids, self.cost))
+        self.save_scalar, self.save_tensor = saved.save_scalar, saved.save_tensor
         self.guard = Guard(self.cost, self._faulted, strict=config.strict)
         self.guarded, self.detach_with = self.guard.guarded, self.guard.detach_with
 

@@ -17,7 +17,7 @@ from train_twice import EVERYTHING, batch, bits
 from watchglass import Mode, open_run
 from watchglass.capture import Hook
 from watchglass.capture.pytorch import PyTorchAdapter
-from watchglass.capture.pytorch.saving import saved_tensors as saving
+from watchglass.capture.pytorch.saving import reduce
 
 
 class Capture:
@@ -42,13 +42,14 @@ def capture(monkeypatch: pytest.MonkeyPatch) -> Capture:
         torch.cuda.init()  # what follows is initialised then
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: state.on)
-    read = saving.Saving._saved
+    for name in ("statistics", "take"):
+        read = getattr(reduce.PyTorchArrays, name)
 
-    def saved(*arguments: Any) -> Any:
-        assert not state.on, "a tensor is read while a graph is captured"
-        return read(*arguments)
+        def unless_on(*arguments: Any, read: Any = read, **more: Any) -> Any:
+            assert not state.on, "a tensor is read while a graph is captured"
+            return read(*arguments, **more)
 
-    monkeypatch.setattr(saving.Saving, "_saved", saved)
+        monkeypatch.setattr(reduce.PyTorchArrays, name, unless_on)
     return state
 
 

@@ -15,11 +15,12 @@ from torch.profiler import ProfilerActivity, profile
 
 from devices.device_cases import BLOCKS, Account, values
 from devices.fake_device import FakeDevice, OnDevice
-from watchglass.capture import Hook
+from watchglass.capture import FRAMEWORKS, Hook, loop
+from watchglass.capture.frameworks import member
 from watchglass.capture.pytorch.device import readback, torch_statistics
 from watchglass.capture.pytorch.device.device_statistics import DeviceStatistics
 from watchglass.capture.pytorch.device.sizes import DEFAULT_SIZES
-from watchglass.capture.pytorch.saving.saved_tensors import Saving
+from watchglass.capture.pytorch.saving.reduce import PyTorchArrays
 
 
 @pytest.mark.parametrize("scale", [None, 2.0, torch.tensor(2.0)])
@@ -199,7 +200,9 @@ def test_what_was_gathered_is_sent_as_a_step_ends(tmp_path: Path) -> None:
             sent.append(hook.port.clock.next_train_step)
 
     with Hook(run=tmp_path / "run") as hook:
-        Saving(hook.port, Gathered(hook.port.cost))
+        arrays: PyTorchArrays = member(FRAMEWORKS["torch"].arrays)
+        arrays._on_device[hook.port.cost] = Gathered(hook.port.cost)
+        loop("torch").attach(hook.port)
         for _ in range(3):
             with hook.step("train"):
                 assert len(sent) == hook.port.clock.next_train_step - 1

@@ -37,6 +37,11 @@ def tensor_of(dtype: str) -> torch.Tensor:
     return tensor
 
 
+def exact(tensor: torch.Tensor, reduction: Reduction) -> Any:
+    taken = reduce.PyTorchArrays().take(tensor)
+    return taken.computed(lambda elements: exact_reduction(elements, reduction))
+
+
 def expected(tensor: torch.Tensor, reduction: Reduction) -> float:
     """By NumPy in float64, from the bits."""
     name = str(tensor.dtype).removeprefix("torch.")
@@ -64,9 +69,9 @@ def test_a_reduction_from_a_device_is_that_of_the_host(dtype: str, reduction: Re
     tensor = tensor_of(dtype)
     waited: list[str] = []
     with FakeDevice(waited.append):
-        later = reduce.exact(OnDevice(tensor), reduction)
+        later = exact(OnDevice(tensor), reduction)
     assert waited == []
-    here = reduce.exact(tensor, reduction)
+    here = exact(tensor, reduction)
     np.testing.assert_equal(later.resolve(), here)
     assert here == pytest.approx(expected(tensor, reduction), rel=1e-12)
     # What is not widened on its way is no larger than the tensor.
@@ -78,11 +83,11 @@ def test_a_tensor_comes_whole_from_a_device(dtype: str) -> None:
     tensor = tensor_of(dtype)[:32].view(4, 8).t() if dtype != "float8_e8m0fnu" else tensor_of(dtype)[:12].view(3, 4).t()
     waited: list[str] = []
     with FakeDevice(waited.append):
-        kept = reduce.raw(7, OnDevice(tensor))
+        kept = reduce.PyTorchArrays().take(OnDevice(tensor))
     assert waited == []
-    here = reduce.raw(7, tensor)
+    here = reduce.PyTorchArrays().take(tensor)
     there: Any = kept.array
-    assert (kept.tensor_id, kept.dtype) == (7, here.dtype)
+    assert kept.dtype == here.dtype
     array = there.resolve()
     assert array.dtype == here.array.dtype
     assert array.shape == here.array.shape == tensor.shape
@@ -93,7 +98,7 @@ def test_a_tensor_comes_whole_from_a_device(dtype: str) -> None:
 def test_of_nothing_finite_there_is_no_median(dtype: str) -> None:
     tensor = torch.full((3,), float("nan")).to(getattr(torch, dtype))
     with FakeDevice(lambda name: None):
-        later = reduce.exact(OnDevice(tensor), Reduction.MEDIAN)
+        later = exact(OnDevice(tensor), Reduction.MEDIAN)
     assert math.isnan(later.resolve())
 
 
@@ -103,10 +108,10 @@ def test_what_memory_holds_with_another_sign_is_read_with_its_own() -> None:
     values = reduce.plain(numbers.imag)
     assert values is not None
     assert reduce.summaries([values])[0][0][5:8].tolist() == [-5, -3, -8]
-    assert reduce.exact(values, Reduction.MEDIAN) == -4
+    assert exact(values, Reduction.MEDIAN) == -4
     whole = reduce.plain(numbers)
     assert whole is not None
-    assert reduce.raw(1, whole).array.tolist() == [1 - 3j, 2 - 5j]
+    assert reduce.PyTorchArrays().take(whole).received().tolist() == [1 - 3j, 2 - 5j]
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "float8_e5m2fnuz"])

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from watchglass.capture.frameworks import FRAMEWORKS, member
 from watchglass.capture.phase_source import record_phases
 from watchglass.capture.port import Port
 from watchglass.capture.pytorch import public_calls as calls
@@ -37,7 +38,7 @@ from watchglass.capture.pytorch.profiling.python_windows import CProfile, Pyinst
 from watchglass.capture.pytorch.profiling.step_windows import StepWindows
 from watchglass.capture.pytorch.profiling.tensor_reads import TensorReads
 from watchglass.capture.pytorch.saving.parameter_reader import ParameterReader
-from watchglass.capture.pytorch.saving.saved_tensors import Saving
+from watchglass.capture.pytorch.saving.reduce import PyTorchArrays
 from watchglass.capture.pytorch.saving.unoptimized_weights import UnoptimizedWeights
 from watchglass.capture.pytorch.step.backwards import Backwards
 from watchglass.capture.pytorch.step.module_capture import ModuleCapture
@@ -48,6 +49,7 @@ from watchglass.capture.pytorch.tensors.parts import TENSOR_PARTS
 from watchglass.capture.pytorch.training_state import TrainingState
 from watchglass.capture.pytorch.updates.handwritten_updates import HandwrittenUpdates
 from watchglass.capture.pytorch.updates.watched_optimizers import WatchedOptimizers
+from watchglass.capture.saving import Saving
 from watchglass.record import OpenStep
 from watchglass.records import facts
 
@@ -73,9 +75,11 @@ class PyTorchAdapter:
         self._discovers = discover
         # The last step of another loop that was prepared.
         self._begun = -1
-        saving = Saving(port)
+        arrays: PyTorchArrays = member(FRAMEWORKS["torch"].arrays)
+        saving = Saving(port.plan, port.ids, port.cost, arrays)
+        port.on_finished.append(lambda step: arrays.on_device(port.cost).send())
         self._capture = ModuleCapture(port, self._current.models, saving, self._current.events)
-        self._readings = ParameterReader(port, self._current.models, saving)
+        self._readings = ParameterReader(port, self._current.models, saving, arrays)
         self.fast_path = FastPath(self._current, self._readings)
         self._calls = self.fast_path.ahead.full = RootCalls(self._current, self._capture, self.fast_path)
         self._hidden = HiddenForwards(self._current, self._capture)

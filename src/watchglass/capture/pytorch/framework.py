@@ -1,4 +1,4 @@
-"""PyTorch for the table of frameworks: its loop, its arrays, its modules."""
+"""PyTorch for the table of frameworks: its loop and its modules."""
 
 from __future__ import annotations
 
@@ -10,19 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from watchglass.capture.arrays import Arrays, Numbers
 from watchglass.capture.loops import Loop
 from watchglass.capture.module_places import ParameterPlace, Place
 from watchglass.capture.modules import Modules
 from watchglass.capture.port import Port
 from watchglass.capture.pytorch.adapter import PyTorchAdapter
-from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
-from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.early_backwards import count_early_backwards
 from watchglass.capture.pytorch.first_use import attach_at_first_use
 from watchglass.capture.pytorch.modules.crashed_modules import module_and_figures
 from watchglass.capture.pytorch.modules.module_tree import ModuleTree
-from watchglass.capture.pytorch.saving.reduce import for_numpy, plain
 from watchglass.config import environment
 
 
@@ -53,26 +49,6 @@ class PyTorchLoop(Loop):
         if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
             return int(distributed.get_rank())
         return environment.group_rank()
-
-
-class PyTorchArrays(Arrays):
-    """Tensors on any device."""
-
-    def is_array(self, value: object) -> bool:
-        """Whether this is a tensor."""
-        return isinstance(value, Tensor)
-
-    def read(self, array: Tensor) -> Numbers | None:
-        """What is in a tensor; None while what is done to it would become part of a CUDA graph instead."""
-        if in_graph_capture(array):
-            return None
-        tensor = plain(array)
-        if tensor is None:
-            raise ValueError("a tensor without values")
-        tensor = for_numpy(tensor)
-        elements: Any = tensor.numpy() if tensor.is_cpu else DeviceRows(tensor)
-        dtype = str(array.dtype).removeprefix("torch.")
-        return Numbers(tuple(tensor.shape), dtype, elements, tensor.is_complex())
 
 
 class PyTorchModules(Modules):

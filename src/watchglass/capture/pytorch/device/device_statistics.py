@@ -15,18 +15,19 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
+from watchglass.capture.arrays import Read
 from watchglass.capture.cost import Memory
 from watchglass.capture.deferred_values import DeferredNumbers
+from watchglass.capture.out_of_memory import is_out_of_memory
 from watchglass.capture.pytorch.device import torch_statistics
 from watchglass.capture.pytorch.device.readback import DeviceTime
 from watchglass.capture.pytorch.device.sizes import DEFAULT_SIZES, DeviceSizes, Size
 from watchglass.capture.pytorch.device.tensor_batches import batches, joined_histograms, joined_rows
-from watchglass.capture.pytorch.saving.out_of_memory import is_out_of_memory
 
 if TYPE_CHECKING:
     from watchglass.capture.pytorch.device.triton_statistics import Gathering, ReadPlan, ReadPlans
@@ -39,16 +40,6 @@ class Account(Protocol):
 
     memory: Memory
     device_ns: int
-
-
-class _Read(NamedTuple):
-    """Tensors of one device that are read together; other fields as in :meth:`DeviceStatistics.summaries`."""
-
-    values: list[Tensor]
-    older: list[Tensor] | None
-    scale: Tensor | float | None
-    histograms: bool
-    seed: int
 
 
 def _triton_on(device: torch.device) -> Any:
@@ -97,7 +88,7 @@ class DeviceStatistics:
         for batch in batches(tensors, before, self._sizes):
             self._account.memory.hold(name, batch.nbytes)
             try:
-                parts.append(self._together(_Read(*batch.flat(), scale, histograms, seed)))
+                parts.append(self._together(Read(*batch.flat(), scale, histograms, seed)))
             finally:
                 self._account.memory.hold(name, -batch.nbytes)
             owners += batch.owners
@@ -113,9 +104,9 @@ class DeviceStatistics:
             self._close(key)
         self._time.turn()
 
-    def _together(self, read: _Read) -> tuple[Any, Any]:
+    def _together(self, read: Read) -> tuple[Any, Any]:
         """As :meth:`summaries`, for contiguous tensors of one dimension."""
-        device = read.values[0].device
+        device = read.arrays[0].device
         if not self._failed:
             try:
                 triton = self._triton_on(device)
@@ -125,7 +116,7 @@ class DeviceStatistics:
                 if is_out_of_memory(error):
                     raise
                 self._give_up(device, error)
-        held = torch_statistics.peak_bytes(read.values, histograms=read.histograms, sizes=self._sizes)
+        held = torch_statistics.peak_bytes(read.arrays, histograms=read.histograms, sizes=self._sizes)
         self._account.memory.hold(str(device), held)
         try:
             return torch_statistics.summaries(
@@ -134,14 +125,14 @@ class DeviceStatistics:
         finally:
             self._account.memory.hold(str(device), -held)
 
-    def _gathered(self, read: _Read, device: torch.device, triton: Any) -> tuple[Any, Any]:
+    def _gathered(self, read: Read, device: torch.device, triton: Any) -> tuple[Any, Any]:
         stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
         plans = self._plans.get(device)
         with torch.cuda.device(device if stream else -1):
             if plans is None:
                 triton.prepare(device, self._sizes)
                 plans = self._plans[device] = triton.ReadPlans(self._holder(device), self._sizes)
-            plan = plans.of(read.values, read.older, read.histograms, stream)
+            plan = plans.of(read.arrays, read.before, read.histograms, stream)
             while (found := self._gathering((device, stream), plan, triton).add(plan, read.scale, read.seed)) is None:
                 pass
         return found[0], found[1] if read.histograms else None

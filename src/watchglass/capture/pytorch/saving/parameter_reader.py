@@ -15,7 +15,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from watchglass.capture.arrays import Arrays
 from watchglass.capture.deferred_values import DeferredNumbers
+from watchglass.capture.exact_updates import Updates
 from watchglass.capture.initialization import initialization
 from watchglass.capture.module_places import ParameterPlace
 from watchglass.capture.norm_interval import NormInterval
@@ -23,10 +25,9 @@ from watchglass.capture.port import Port
 from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.module_tree import described, parameters_of, type_name
-from watchglass.capture.pytorch.saving.exact_updates import Updates
 from watchglass.capture.pytorch.saving.late_gradients import LateGradients
 from watchglass.capture.pytorch.saving.reduce import is_plain, plain, share_threads, summaries, symmetry_of, version_of
-from watchglass.capture.pytorch.saving.saved_tensors import Item, Saving
+from watchglass.capture.saving import Item, Saving
 from watchglass.config import chosen_facts
 from watchglass.record import CapturedRecords, DeferredFact, OpenStep
 from watchglass.records import SCALARS, STATISTIC_FIELDS, STATISTICS, Role, TensorInfo, facts, series_name
@@ -66,14 +67,14 @@ class _Known:
 class ParameterReader:
     """Reads the parameters of an optimizer before and after its step."""
 
-    def __init__(self, port: Port, models: Models, saving: Saving) -> None:
+    def __init__(self, port: Port, models: Models, saving: Saving, arrays: Arrays) -> None:
         self._port = port
         self._saving = saving
         self._models = models
         self._known: weakref.WeakKeyDictionary[Optimizer, _Known] = weakref.WeakKeyDictionary()
         self._stale: dict[int, tuple[weakref.ref[Tensor], int]] = {}
         #: Of the weights that were read last.
-        self.updates = Updates(port, saving)
+        self.updates = Updates(port, saving, arrays)
         #: How often the total gradient norm is taken in addition to captured steps.
         self.norm_pace = NormInterval(port.plan, port.limits.norm_share, port.limits.norm_interval)
         self._described: weakref.WeakSet[Optimizer] = weakref.WeakSet()

@@ -1,23 +1,23 @@
-"""Statistics of PyTorch tensors on the CPU by the native kernel, and other reductions on any device."""
+"""PyTorch's tensors for the table of frameworks: their values, copies of these, statistics and other reductions."""
 
 from __future__ import annotations
 
-import functools
 import logging
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from watchglass.capture.deferred_values import DeferredNumbers
+from watchglass.capture.arrays import ArrayInfo, Arrays, Elements, NoValuesError, Read, kernel
+from watchglass.capture.cost import Cost
 from watchglass.capture.initialization import Symmetry
+from watchglass.capture.pytorch.compiled.graphs import captured
+from watchglass.capture.pytorch.device.device_statistics import DeviceStatistics
 from watchglass.capture.pytorch.device.readback import DeviceRows
-from watchglass.capture.pytorch.device.tensor_batches import readable
-from watchglass.config import environment
-from watchglass.records import Reduction
-from watchglass.stats import DTYPE_CODES, exact_reduction, native, numbers, pure
-from watchglass.store import RawTensor
+from watchglass.capture.pytorch.device.tensor_batches import memory_order, readable
+from watchglass.stats import DTYPE_CODES, native
 
 _log = logging.getLogger("watchglass")
 #: Codes of the native kernel by PyTorch's dtype.
@@ -80,13 +80,6 @@ def plain(tensor: Tensor) -> Tensor | None:
     return tensor
 
 
-def for_numpy(tensor: Tensor) -> Tensor:
-    """The same values in a dtype that NumPy has."""
-    if tensor.dtype in _CODES and tensor.dtype not in _BITS:
-        return tensor
-    return tensor.to(torch.complex64 if tensor.is_complex() else torch.float32)
-
-
 def summaries(
     tensors: Sequence[Tensor],
     before: Sequence[Tensor] | None = None,
@@ -109,7 +102,7 @@ def summaries(
     """
     # Kept until the kernel has returned: a copy made here must not be freed before it is read.
     pairs = [readable(tensor, None if before is None else before[index]) for index, tensor in enumerate(tensors)]
-    found: tuple[Any, Any] = _kernel().summaries(
+    found: tuple[Any, Any] = kernel().summaries(
         [tensor.data_ptr() for tensor, _ in pairs],
         [tensor.numel() for tensor, _ in pairs],
         [_CODES[tensor.dtype] for tensor, _ in pairs],
@@ -126,41 +119,84 @@ def share_threads() -> None:
     native.set_threads(torch.get_num_threads())
 
 
-@functools.cache
-def _kernel() -> Any:
-    return native if native.available and not environment.native_disabled() else pure
+class PyTorchArrays(Arrays):
+    """Tensors on any device."""
+
+    def __init__(self) -> None:
+        # By the cost that they are part of.
+        self._on_device: weakref.WeakKeyDictionary[Cost, DeviceStatistics] = weakref.WeakKeyDictionary()
+
+    def is_array(self, value: object) -> bool:
+        """Whether this is a tensor."""
+        return isinstance(value, Tensor)
+
+    def describe(self, array: Tensor) -> ArrayInfo:
+        """Shape, dtype and place; of a nested tensor, which has no shape, that of all its values together."""
+        shape = (() if (values := plain(array)) is None else values.shape) if array.is_nested else array.shape
+        return ArrayInfo(tuple(shape), name_of(array.dtype), str(array.device), _placement(array))
+
+    def values(self, array: Tensor) -> Tensor | None:
+        """See :func:`plain`; None while what is done to tensors may become part of a CUDA graph instead."""
+        if captured():
+            return None
+        if is_plain(array):
+            return array
+        values = plain(array)
+        if values is None:
+            raise NoValuesError(
+                "nor is anything else on the meta device, where tensors have no values; give them some before "
+                "training: to_empty(device=...), then load or initialize them"
+            )
+        return values
+
+    def take(self, array: Tensor) -> Elements:
+        """A copy, on its way to the host where the tensor lives on a device."""
+        tensor, name = array.detach(), ""
+        if tensor.dtype not in _CODES:
+            # Rare ones, as complex32 and powers of two in eight bits: all of their values are in these.
+            tensor = tensor.to(torch.complex64 if tensor.is_complex() else torch.float32)
+        if tensor.dtype in _BITS:
+            # No wider than it is, since it may have to come from a device.
+            tensor, name = tensor.view(_BITS[tensor.dtype]), name_of(tensor.dtype)
+        if not tensor.is_cpu:
+            return Elements(DeviceRows(tensor.contiguous()), name)
+        return Elements(tensor.clone(memory_format=torch.contiguous_format).numpy(), name)
+
+    def statistics(self, read: Read, cost: Cost) -> tuple[Any, Any]:
+        """By the native kernel on the CPU, by Triton or PyTorch's operators on devices."""
+        found = summaries if read.arrays[0].is_cpu else self.on_device(cost).summaries
+        return found(*read[:3], histograms=read.histograms, seed=read.seed)
+
+    def copy(self, array: Tensor, memory: Tensor | None = None, *, stride: int = 1) -> Tensor | None:
+        """A copy; no sample of a tensor with gaps in memory."""
+        if stride > 1:
+            array = array.permute(memory_order(array))
+            if not array.is_contiguous():
+                return None
+            array = array.view(-1)[::stride]
+        return (torch.empty_like(array, requires_grad=False) if memory is None else memory).copy_(array)
+
+    def on_device(self, cost: Cost) -> DeviceStatistics:
+        """Statistics of tensors on devices; sent to the host when a step ends."""
+        known = self._on_device.get(cost)
+        if known is None:
+            known = self._on_device[cost] = DeviceStatistics(cost)
+        return known
 
 
-def raw(tensor_id: int, tensor: Tensor) -> RawTensor:
-    """The tensor itself, copied; on its way to the host where it lives on a device."""
-    tensor, name = _stored(tensor)
-    if not tensor.is_cpu:
-        return RawTensor(tensor_id, DeviceRows(tensor.contiguous()), name)  # type: ignore[arg-type]
-    return RawTensor(tensor_id, tensor.clone(memory_format=torch.contiguous_format).numpy(), name)
+def name_of(dtype: torch.dtype) -> str:
+    """The name of a dtype."""
+    return str(dtype).removeprefix("torch.")
 
 
-def exact(tensor: Tensor, reduction: Reduction) -> Any:
-    """An exact reduction of the finite elements, or a readback of it."""
-    tensor, name = _stored(tensor)
-    if tensor.is_cpu:
-        return exact_reduction(_decoded(tensor.numpy(), name), reduction)
-    rows = DeviceRows(tensor)
-    return DeferredNumbers(lambda: exact_reduction(_decoded(rows.resolve(), name), reduction), rows.nbytes)
-
-
-def _stored(tensor: Tensor) -> tuple[Tensor, str]:
-    """The same values in a dtype that NumPy has, and ""; or their bits in one of that size, and their dtype's name."""
-    if tensor.dtype not in _CODES:
-        # Rare ones, as complex32 and powers of two in eight bits: all of their values are in these.
-        tensor = for_numpy(tensor)
-    if tensor.dtype not in _BITS:
-        return tensor, ""
-    # No wider than it is, since it may have to come from a device.
-    return tensor.view(_BITS[tensor.dtype]), str(tensor.dtype).removeprefix("torch.")
-
-
-def _decoded(array: Any, name: str) -> Any:
-    return numbers(array, DTYPE_CODES[name]) if name else array
+def _placement(tensor: Tensor) -> str:
+    """How this rank's part relates to the whole of a distributed tensor."""
+    placements = getattr(tensor, "placements", None)
+    if placements is None:
+        return "local"
+    if any(placement.is_shard() for placement in placements):
+        return "shard"
+    return "partial" if any(placement.is_partial() for placement in placements) else "replicated"
 
 
 def inactive_units(tensor: Tensor, unit_axis: int) -> Any:

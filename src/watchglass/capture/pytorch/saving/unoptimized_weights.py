@@ -19,7 +19,7 @@ from watchglass.capture.port import Port
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.module_tree import parameters_of
 from watchglass.capture.pytorch.saving.parameter_reader import is_bias
-from watchglass.capture.pytorch.saving.saved_tensors import Item, Saving
+from watchglass.capture.saving import Item, Saving
 from watchglass.record import OpenStep
 from watchglass.records import Mode, Role
 

@@ -23,9 +23,9 @@ from watchglass.capture.pytorch.modules.module_tree import is_compiled, unit_axi
 from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
 from watchglass.capture.pytorch.public_calls import keep_wrapped
 from watchglass.capture.pytorch.saving.reduce import version_of
-from watchglass.capture.pytorch.saving.saved_tensors import Item, Saving
 from watchglass.capture.pytorch.tensors.functional_activations import Rectified
 from watchglass.capture.pytorch.tensors.module_entry import InputsWanted
+from watchglass.capture.saving import Item, Saving
 from watchglass.record import CapturedRecords, OpenStep
 from watchglass.records import ModuleKind, Role, facts
 

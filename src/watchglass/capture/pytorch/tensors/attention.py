@@ -17,11 +17,11 @@ from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleCall
 from watchglass.capture.pytorch.graph.nodes import Walk, operation_of
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.public_calls import ATTENTION, MULTI_HEAD_ATTENTION, SOFTMAX
-from watchglass.capture.pytorch.saving.saved_tensors import Item, Saving
 from watchglass.capture.pytorch.tensors.attention_rows import rows_of_attention, rows_of_softmax, some_sequences
 from watchglass.capture.pytorch.tensors.functional_activations import REARRANGED
 from watchglass.capture.pytorch.tensors.module_entry import is_open
 from watchglass.capture.pytorch.tensors.running_modules import RunningModules
+from watchglass.capture.saving import Item, Saving
 from watchglass.record import CapturedRecords
 from watchglass.records import Role, facts
 

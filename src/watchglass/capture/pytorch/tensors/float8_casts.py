@@ -18,10 +18,10 @@ from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleCall, U
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
 from watchglass.capture.pytorch.public_calls import READS
-from watchglass.capture.pytorch.saving.saved_tensors import Item, Saving
 from watchglass.capture.pytorch.step.tensor_hooks import observe_gradient
 from watchglass.capture.pytorch.tensors.module_entry import is_open
 from watchglass.capture.pytorch.tensors.running_modules import RunningModules
+from watchglass.capture.saving import Item, Saving
 from watchglass.record import CapturedRecords, OpenStep
 from watchglass.records import Role
 

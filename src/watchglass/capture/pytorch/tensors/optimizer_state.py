@@ -19,7 +19,7 @@ from watchglass.capture.pytorch.events import Events, Update
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.nested_tensors import leaves_in
 from watchglass.capture.pytorch.saving.reduce import plain
-from watchglass.capture.pytorch.saving.saved_tensors import Item, Saving
+from watchglass.capture.saving import Item, Saving
 from watchglass.record import CapturedRecords
 from watchglass.records import Role
 

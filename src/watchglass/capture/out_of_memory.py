@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import logging
 
-import torch
-
 from watchglass.record import CapturedRecords
 from watchglass.records import facts
 
 _log = logging.getLogger("watchglass")
-_Error: type[Exception] = getattr(torch, "OutOfMemoryError", torch.cuda.OutOfMemoryError)
 
 
 def is_out_of_memory(error: Exception) -> bool:
     """Whether memory ran out, on the host or on a device."""
-    if isinstance(error, (MemoryError, _Error)):
+    if isinstance(error, MemoryError) or any(kind.__name__ == "OutOfMemoryError" for kind in type(error).__mro__):
         return True
     # On the host PyTorch raises a plain one.
     return isinstance(error, RuntimeError) and "allocate memory" in str(error)
