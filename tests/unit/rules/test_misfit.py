@@ -13,7 +13,7 @@ from torch import Tensor
 from loss_terms import terms
 from watchglass.records import facts
 from watchglass.rules.graph.misfit import sign_of
-from watchglass.rules.graph.terms import LossTerm
+from watchglass.rules.graph.terms import LossTerm, Made, terms_of
 
 LABELS = torch.arange(8) % 4
 HOT = F.one_hot(LABELS, 4).float()
@@ -106,3 +106,22 @@ def test_operations_that_end_in_several_numbers_have_no_sign() -> None:
     whole = facts.TermOfLoss(1.0, "data", True, term.data)
     assert sign_of([LossTerm(whole)]) == 1
     assert sign_of([LossTerm(replace(whole, operations=term.data[:-1]))]) == 0
+
+
+def test_a_result_is_evaluated_once_for_all_that_ask() -> None:
+    (term,) = terms(lambda out: F.mse_loss(out, VALUES).sqrt())
+    asked: list[str] = []
+
+    def depth(made: Made) -> int:
+        asked.append(made.name)
+        return 1 + max((each.value(depth) for each in made.sources), default=0)
+
+    assert [made.value(depth) for made in reversed(term.results)] == [3, 2, 1]
+    assert asked == ["linear", "mse_loss", "sqrt"]
+
+
+def test_rules_share_the_terms_of_a_fact_and_its_data_stay_the_same() -> None:
+    fact = facts.TermsOfLoss(True, terms=(facts.TermOfLoss(1.0, "data", True, (facts.MadeBy("linear"),)),))
+    before = fact.to_data()
+    assert terms_of(fact) is terms_of(fact)
+    assert fact.to_data() == before

@@ -67,9 +67,9 @@ def falls_without_limit(terms: Iterable[LossTerm]) -> bool:
     """
     heads: list[tuple[set[str], Growth]] = []
     for term in terms:
-        values = term.evaluated(_of)
-        found = values[term.last] if term.last is not None else None
-        if found is None or None in values.values():
+        values = [made.value(_growth) for made in term.results]
+        found = values[-1] if term.last is not None else None
+        if found is None or None in values:
             return False
         if term.coefficient is None:
             found = found.either
@@ -82,7 +82,7 @@ def falls_without_limit(terms: Iterable[LossTerm]) -> bool:
     return any(growth.down > growth.up for _, growth in heads)
 
 
-def _of(made: Made, known: Mapping[Made, Growth | None]) -> Growth | None:
+def _growth(made: Made) -> Growth | None:
     """Growth of a result; None where that of one before it, or its operation, is not known."""
     operation, name, given = made.operation, made.name, made.operands
     if operation.kind in _LAYERS:
@@ -93,7 +93,7 @@ def _of(made: Made, known: Mapping[Made, Growth | None]) -> Growth | None:
         return Growth(0.0, 1.0)
     if order := loss_kind(name).order:
         return Growth(order, 0.0)
-    values = [known[each] if isinstance(each, Made) else _LINEAR for each in given if each != "constant"]
+    values = [each.value(_growth) if isinstance(each, Made) else _LINEAR for each in given if each != "constant"]
     found = [each for each in values if each is not None]
     if "unknown" in given or len(found) < len(values):
         return None

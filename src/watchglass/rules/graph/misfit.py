@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from watchglass.records import loss_kind
+from watchglass.rules.graph.normalization import normalized
 from watchglass.rules.graph.terms import LossTerm, Made
 
 #: Operations that keep the sign of a derivative.
@@ -22,7 +23,7 @@ def sign_of(terms: Iterable[LossTerm]) -> int:
     """
     found: set[Sign] = set()
     for term in terms:
-        sign = term.evaluated(_of)[term.last] if term.last is not None else None
+        sign = term.last.value(_sign) if term.last is not None else None
         if sign and not term.coefficient:
             sign = None
         found.add(sign and (sign if (term.coefficient or 0) > 0 else -sign))
@@ -30,20 +31,22 @@ def sign_of(terms: Iterable[LossTerm]) -> int:
     return (found.pop() or 0) if len(found) == 1 else 0
 
 
-def _of(made: Made, known: Mapping[Made, Sign]) -> Sign:
+def _sign(made: Made) -> Sign:
     name, first = made.name, made.first
     if loss_kind(name).order or _is_distance(made):
         return 1
     if made.operation.high == 0 or _is_binary(made) or _is_overlap(made):
         return -1
-    if name == "sub" and (normalized := _normalized(made)):
-        return normalized
+    if name == "sub" and made.value(normalized):
+        return -1
+    if name == "sub" and first is not None and first.name == "logsumexp" and made.sources[1:] == first.sources:
+        return 1
     if name == "log":
-        return _of_logarithm(made, known)
-    found = [known[each] for each in made.sources]
+        return _of_logarithm(made)
+    found = [each.value(_sign) for each in made.sources]
     if first is None or not any(each != 0 for each in found):
         return -1 if _is_similarity(made) else 0
-    sign = known[first]
+    sign = first.value(_sign)
     if name == "nll_loss":
         return None if sign is None else -sign
     return _of_one(made, sign) if len(found) == 1 else _of_several(made, found)
@@ -87,7 +90,7 @@ def _of_several(made: Made, found: list[Sign]) -> Sign:
     return None if entropy else (one or other) * _factor(factor) or None
 
 
-def _of_logarithm(made: Made, known: Mapping[Made, Sign]) -> Sign:
+def _of_logarithm(made: Made) -> Sign:
     """The logarithm of a probability, or of what is left of one where labels weigh it."""
     of = made.first
     while of is not None and of.shifted:
@@ -95,22 +98,11 @@ def _of_logarithm(made: Made, known: Mapping[Made, Sign]) -> Sign:
         of = None if of.name == "sub" and not weighed else of.sources[0]
     if of is not None and of.operation.probability:
         return -1
-    return 0 if not any(known[each] != 0 for each in made.sources) else None
+    return 0 if not any(each.value(_sign) != 0 for each in made.sources) else None
 
 
 def _of_likelihood(made: Made) -> bool:
     return any(each.operation.logarithm for each in made.before)
-
-
-def _normalized(made: Made) -> int:
-    """-1 for an output less its logsumexp, a log-probability, 1 for the reverse, 0 for others."""
-    if len(made.sources) == 2:
-        first, second = made.sources
-        if second.name == "logsumexp":
-            return -1 if second.sources == [first] else 0
-        if first.name == "logsumexp":
-            return 1 if first.sources == [second] else 0
-    return 0
 
 
 def _is_binary(made: Made) -> bool:

@@ -40,7 +40,9 @@ def mistakes(terms: Sequence[LossTerm], calls: LossCalls, batch: int, floor: flo
             continue
         for at in term.results:
             name, kind = at.name, at.operation.kind
-            if (found := normalized(at)) is not None and (wrong := on_wrong_axis(found, calls, batch)) is not None:
+            if (found := at.value(normalized)) is not None and (
+                wrong := on_wrong_axis(found, calls, batch)
+            ) is not None:
                 yield wrong
             if kind == "softmax" or name == "sigmoid":
                 yield from _twice(at, calls)

@@ -16,7 +16,7 @@ class Normalized(NamedTuple):
     Attributes:
         at: The result.
         of: The result that is normalised; None if unknown.
-        axis: The axis.
+        axis: The axis; None for several.
         size: Its size.
         original: The same axis of the result of ``of``; None if unclear.
         mixes: Whether a reshape has put together parts of several axes into this one.
@@ -24,18 +24,16 @@ class Normalized(NamedTuple):
 
     at: Made
     of: Made | None
-    axis: int
+    axis: int | None
     size: int
     original: int | None
     mixes: bool
 
     @classmethod
-    def over(cls, at: Made, of: Made | None, sums: Made) -> Normalized | None:
+    def over(cls, at: Made, of: Made | None, sums: Made) -> Normalized:
         """With the axis of a softmax or logsumexp."""
-        axis, size = sums.data.axis, sums.data.size
-        if not isinstance(axis, int) or not isinstance(size, int):
-            return None
-        return cls(at, of, axis, size, sums.data.axis_of_output, bool(sums.data.mixes))
+        data = sums.data
+        return cls(at, of, data.axis, data.size or 0, data.axis_of_output, bool(data.mixes))
 
 
 def normalized(at: Made) -> Normalized | None:
@@ -58,7 +56,7 @@ def normalized(at: Made) -> Normalized | None:
 
 def on_wrong_axis(found: Normalized, calls: LossCalls, batch: int) -> Mistake | None:
     """A mistake where it is not the axis of the classes."""
-    if _weighs(found.at):
+    if found.axis is None or _weighs(found.at):
         return None
     return (
         _over_batch(found, batch)

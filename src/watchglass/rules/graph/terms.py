@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from watchglass.records import OPERATIONS, Operation, facts
 from watchglass.tables import StepView
@@ -44,8 +44,23 @@ class Made:
         self.first = self.sources[0] if self.sources else None
         self.others = {each for each in self.operands if isinstance(each, str)}
         self.takers: list[Made] = []
+        self._values: dict[Any, Any] = {}
         for source in self.sources:
             source.takers.append(self)
+
+    def value(self, algebra: Callable[[Made], Value]) -> Value:
+        """Its value in an algebra, which makes that of a result from those of its sources; found once, from these up.
+
+        Args:
+            algebra: Gives the value of a result.
+        """
+        if algebra not in self._values:
+            for made in self.term.results[: self.place]:
+                if algebra not in made._values:
+                    made._values[algebra] = algebra(made)
+            self._values[algebra] = algebra(self)
+        value: Value = self._values[algebra]
+        return value
 
     @property
     def of_layers(self) -> list[Made]:
@@ -128,21 +143,13 @@ class LossTerm:
         """Elements that the term is a sum of; 0 if it is none, or a mean."""
         return (self.data[-1].elements or 0) if self.data and self.data[-1].operation == "sum" else 0
 
-    def evaluated(self, rule: Callable[[Made, Mapping[Made, Value]], Value]) -> dict[Made, Value]:
-        """The value of each result, from those of its operands, from the operands up.
-
-        Args:
-            rule: Gives the value of a result, from the values of all before it.
-        """
-        values: dict[Made, Value] = {}
-        for made in self.results:
-            values[made] = rule(made, values)
-        return values
-
 
 def terms_of(fact: facts.TermsOfLoss) -> list[LossTerm]:
-    """The terms of a fact."""
-    return [LossTerm(term) for term in fact.terms]
+    """The terms of a fact, the same for all rules."""
+    if "_terms" not in vars(fact):
+        vars(fact)["_terms"] = [LossTerm(term) for term in fact.terms]
+    terms: list[LossTerm] = vars(fact)["_terms"]
+    return terms
 
 
 def data_terms(fact: facts.TermsOfLoss) -> list[LossTerm]:

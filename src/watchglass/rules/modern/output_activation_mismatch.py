@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from watchglass.config import parameter
 from watchglass.records import OPERATIONS, Finding, Mode, Severity, facts
+from watchglass.rules.graph.mistake import Mistake
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.rules.streaks import Streaks
@@ -15,17 +16,6 @@ from watchglass.tables import StepView
 
 #: Share of an average over classes by which rounding moves it.
 _ROUNDING = 1e-3
-
-
-class _Found(NamedTuple):
-    """What is wrong with a call of a loss."""
-
-    severity: Severity
-    symptom: str
-    message: str
-    value: float | None = None
-    limit: float | None = None
-    targets: tuple[float, ...] = ()
 
 
 class OutputActivationMismatch(Rule):
@@ -103,7 +93,7 @@ class OutputActivationMismatch(Rule):
                 if call.normalized_over != 1:
                     what = f"{function} has a single class: it is always 0"
                 message = f"{what}, and nothing gets a gradient"
-                yield self._finding(view, call, _Found(Severity.ERROR, "single_unit_normalized", message, 1.0, 2.0))
+                yield self._finding(view, call, Mistake(Severity.ERROR, "single_unit_normalized", message, 1.0, 2.0))
 
     def _by_values(self, view: StepView, call: facts.ComputedLoss, function: str) -> Iterable[Finding]:
         targets = next((each for each in view.facts(facts.TargetSketch) if each.function == function), None)
@@ -123,7 +113,7 @@ class OutputActivationMismatch(Rule):
 
     def _of_targets(
         self, call: facts.ComputedLoss, least: float, most: float, mean: float, std: float
-    ) -> _Found | None:
+    ) -> Mistake | None:
         low, high = _range(call.operation)
         if not call.kind.of_differences or not math.isfinite(low) or not math.isfinite(std):
             return None
@@ -136,14 +126,14 @@ class OutputActivationMismatch(Rule):
                 f"model, a {_name(call.operation)}, gives {_words(low, high)}"
             )
             at = (least, low) if below else (most, high)
-            return _Found(Severity.WARNING, "targets_beyond_output", message, *at, (least, most))
+            return Mistake(Severity.WARNING, "targets_beyond_output", message, *at, {"targets": [least, most]})
         one_hot = call.operation == "softmax" and (least, most) == (0.0, 1.0) and _one_in(mean, call.normalized_over)
         if one_hot and call.function == "mse_loss":
             message = "a softmax is compared with one-hot targets by mse_loss: its gradient vanishes at wrong answers"
-            return _Found(Severity.INFO, "", message)
+            return Mistake(Severity.INFO, "", message)
         return None
 
-    def _finding(self, view: StepView, call: facts.ComputedLoss, found: _Found, since: int | None = None) -> Finding:
+    def _finding(self, view: StepView, call: facts.ComputedLoss, found: Mistake, since: int | None = None) -> Finding:
         return self.finding(
             view,
             severity=found.severity,
@@ -152,16 +142,12 @@ class OutputActivationMismatch(Rule):
             limit=found.limit,
             message=found.message,
             symptoms=(found.symptom,) if found.symptom and found.severity is not Severity.INFO else (),
-            evidence={
-                "function": call.function,
-                "operation": _name(call.operation),
-                **({"targets": [*found.targets]} if found.targets else {}),
-            },
+            evidence={"function": call.function, "operation": _name(call.operation), **found.evidence},
             since=since,
         )
 
 
-def _by_operation(call: facts.ComputedLoss) -> _Found | None:
+def _by_operation(call: facts.ComputedLoss) -> Mistake | None:
     """What the last operation before a loss says alone."""
     function, made_by, takes = call.function, str(call.operation), call.kind.takes
     of_logits = takes == "logits" and call.kind.targets == "binary"
@@ -170,41 +156,41 @@ def _by_operation(call: facts.ComputedLoss) -> _Found | None:
     if call.single:
         return None  # a separate fault, which another check reports
     if call.normalizes and made_by == "softmax":
-        return _Found(Severity.WARNING, "softmax_before_loss", f"{what}, which applies another softmax to them")
+        return Mistake(Severity.WARNING, "softmax_before_loss", f"{what}, which applies another softmax to them")
     if call.normalizes and made_by == "log_softmax":
-        return _Found(Severity.INFO, "", f"{what}: harmless, as {function} applies one itself")
+        return Mistake(Severity.INFO, "", f"{what}: harmless, as {function} applies one itself")
     if of_logits and share:
-        return _Found(Severity.WARNING, "sigmoid_before_loss", f"{what}, which applies a sigmoid to them")
+        return Mistake(Severity.WARNING, "sigmoid_before_loss", f"{what}, which applies a sigmoid to them")
     # Another rule reports those on sequences.
     logarithms = takes == "log-probabilities" and call.kind.targets != "lists"
     if logarithms and (made_by == "weighted_sum" or share):
-        return _Found(Severity.WARNING, "not_probabilities", f"{what}, which expects log-probabilities")
+        return Mistake(Severity.WARNING, "not_probabilities", f"{what}, which expects log-probabilities")
     if takes == "probabilities" and made_by == "weighted_sum":
-        return _Found(Severity.WARNING, "not_probabilities", f"{what}, which expects probabilities")
+        return Mistake(Severity.WARNING, "not_probabilities", f"{what}, which expects probabilities")
     low, high = _range(made_by)
     classes = 2 if of_logits else call.classes
     if (of_logits or call.normalizes) and math.isfinite(high) and classes > 1:
         span = high if of_logits else high - low
         floor = math.log1p((classes - 1) * math.exp(-span))
         message = f"{what}: between {low:g} and {high:g} they cannot bring the loss of a sample below {floor:.2g}"
-        return _Found(Severity.WARNING, "targets_beyond_output", message, floor, 0.0)
+        return Mistake(Severity.WARNING, "targets_beyond_output", message, floor, 0.0)
     if of_logits and low == 0:
         message = f"{what}: they are never negative, so no probability is below 0.5"
-        return _Found(Severity.WARNING, "targets_beyond_output", message, 0.5, 0.0)
+        return Mistake(Severity.WARNING, "targets_beyond_output", message, 0.5, 0.0)
     if call.normalizes and made_by == "relu":
-        return _Found(Severity.INFO, "", f"{what}: where it gives 0 for a class, that class gets no gradient")
+        return Mistake(Severity.INFO, "", f"{what}: where it gives 0 for a class, that class gets no gradient")
     return None
 
 
-def _of_predictions(call: facts.ComputedLoss, least: float, most: float, mean: float) -> _Found | None:
+def _of_predictions(call: facts.ComputedLoss, least: float, most: float, mean: float) -> Mistake | None:
     """What the values of predictions say where their last operation is hidden, as by compiled code."""
     if call.kind.of_classes and not call.normalizes and call.operation != "log_softmax" and most > 0.01:
         message = f"{call.function} expects log-probabilities but gets values up to {most:.3g}; these are at most 0"
-        return _Found(Severity.WARNING, "not_probabilities", message, most, 0.0)
+        return Mistake(Severity.WARNING, "not_probabilities", message, most, 0.0)
     hidden = call.normalizes and call.operation not in ("softmax", "log_softmax")
     if hidden and least >= 0 and most <= 1 and call.classes > 1 and _one_in(mean, call.classes):
         message = f"the predictions of {call.function} add up to one: it applies another softmax to those of the model"
-        return _Found(Severity.WARNING, "softmax_before_loss", message)
+        return Mistake(Severity.WARNING, "softmax_before_loss", message)
     return None
 
 

@@ -28,6 +28,10 @@ _UNNAMED = "minus the loss"
 _SAME = 1e-3
 #: Cosine of an update that is a multiple of the gradient, and share of its start to which a loss has fallen that falls.
 _EXACT, _FALLEN = 0.99, 0.9
+_HINGE = (
+    "the loss is a hinge on one plus a number for each sample times its output: if the numbers are targets, it is zero "
+    "where outputs have the sign opposite to their targets"
+)
 
 
 class UpdateAgainstGradient(Rule):
@@ -156,7 +160,7 @@ class UpdateAgainstGradient(Rule):
         if view.several:
             return
         if self.hinge or self.part:
-            yield self._of_hinge(view) if self.hinge else self._of_part(view)
+            yield self._finding(view, _HINGE if self.hinge else self.part)
             return
         fallen = list(self._of_endless(view)) if self.endless and self.steps == 0 else []
         if fallen:
@@ -188,17 +192,7 @@ class UpdateAgainstGradient(Rule):
         else:
             how = "maximize is set" if self.maximizes else "updates of most layers go along their gradients"
             message = f"{how}, so the optimizer raises {what}: {values}"
-        yield self.finding(
-            view,
-            severity=Severity.ERROR if risen else Severity.WARNING,
-            subject="sign",
-            tensors=["loss"],
-            value=value,
-            limit=first,
-            message=message,
-            symptoms=("update_climbs_loss",),
-            evidence=signals.evidence(view),
-        )
+        yield self._finding(view, message, value, first, Severity.ERROR if risen else Severity.WARNING)
 
     def _of_endless(self, view: StepView) -> Iterable[Finding]:
         """A finding where a loss that has no limit has fallen far below zero."""
@@ -207,39 +201,29 @@ class UpdateAgainstGradient(Rule):
         first, value = median(self.losses[:3]), median(self.recent)
         if value >= 0 or -value < self.rise * self.rise * abs(first) or max(self.recent) > min(self.losses):
             return
-        yield self.finding(
+        message = (
+            f"by its operations the loss falls without limit while the outputs grow, as one does with a part "
+            f"of the wrong sign: it was {first:.3g} at the start, and is {value:.3g} at step {view.mode_step}"
+        )
+        yield self._finding(view, message, value, first)
+
+    def _finding(
+        self,
+        view: StepView,
+        message: str,
+        value: float | None = None,
+        limit: float | None = None,
+        severity: Severity = Severity.WARNING,
+    ) -> Finding:
+        return self.finding(
             view,
-            severity=Severity.WARNING,
+            severity=severity,
             subject="sign",
             tensors=["loss"],
             value=value,
-            limit=first,
-            message=f"by its operations the loss falls without limit while the outputs grow, as one does with a part "
-            f"of the wrong sign: it was {first:.3g} at the start, and is {value:.3g} at step {view.mode_step}",
-            symptoms=("update_climbs_loss",),
-            evidence=signals.evidence(view),
-        )
-
-    def _of_part(self, view: StepView) -> Finding:
-        return self.finding(
-            view,
-            severity=Severity.WARNING,
-            subject="sign",
-            tensors=["loss"],
-            message=self.part,
-            symptoms=("update_climbs_loss",),
-            evidence=signals.evidence(view),
-        )
-
-    def _of_hinge(self, view: StepView) -> Finding:
-        return self.finding(
-            view,
-            severity=Severity.WARNING,
-            subject="sign",
-            tensors=["loss"],
-            message="the loss is a hinge on one plus a number for each sample times its output: if the numbers are "
-            "targets, it is zero where outputs have the sign opposite to their targets",
-            symptoms=("hinge_reversed",),
+            limit=limit,
+            message=message,
+            symptoms=("hinge_reversed" if message is _HINGE else "update_climbs_loss",),
             evidence=signals.evidence(view),
         )
 

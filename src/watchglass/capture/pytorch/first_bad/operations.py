@@ -20,7 +20,7 @@ from watchglass.capture.operation_graph import CONSTANT
 from watchglass.capture.pytorch.first_bad.extremes import look_at
 from watchglass.capture.pytorch.first_bad.lines import Lines
 from watchglass.capture.pytorch.graph.autograd_graph import Graph
-from watchglass.capture.pytorch.graph.nodes import axis_of, saved_tensor, signed
+from watchglass.capture.pytorch.graph.nodes import axes_of, axis_of, saved_tensor, signed
 from watchglass.records import OperationFault
 
 #: Reads what a node of a graph has saved; None where it is not at fault.
@@ -29,13 +29,18 @@ _Check = Callable[[Graph, int], "OperationFault | None"]
 _LONGEST_WAY = 256
 #: Operations that may lie between a probability and its logarithm.
 _MOST_BETWEEN = 8
-#: Where ``nll_loss`` keeps its reduction: that of a mean.
-_MEAN = 1
 _LOGARITHMS = {"log": 0.0, "log2": 0.0, "log10": 0.0, "log1p": -1.0}
 #: Ends of the domain, where the derivative is infinite, and whether the value is infinite there, too.
 _DOMAINS = {
     "acos": (-1.0, 1.0, False), "asin": (-1.0, 1.0, False), "atanh": (-1.0, 1.0, True), "erfinv": (-1.0, 1.0, True),
     "logit": (0.0, 1.0, True), "acosh": (1.0, math.inf, False),
+}  # fmt: skip
+#: Where the gradient of a finite value is infinite: what is saved that shows it, the lowest values and the highest ones
+#: (NaN for no limit), and the kind of the fault. Of ``pow`` that holds for exponents between 0 and 1.
+INFINITE_GRADIENTS: Mapping[str, tuple[str, float, float, str]] = {
+    "sqrt": ("result", 0.0, math.nan, "root_at_zero"), "pow": ("self", 0.0, math.nan, "root_at_zero"),
+    "xlogy": ("other", 0.0, math.nan, "log_of_zero"),
+    **{word: ("self", low, high, "end_of_domain") for word, (low, high, also) in _DOMAINS.items() if not also},
 }  # fmt: skip
 _EXPONENTIALS = ("exp", "expm1")
 _SPREADS = ("var", "std", "var_mean", "std_mean")
@@ -216,38 +221,41 @@ def _domain(graph: Graph, at: int) -> OperationFault | None:
     return None
 
 
-def _domain_gradient(graph: Graph, at: int) -> OperationFault | None:
-    look, (low, high, _) = _saved(graph, at), _DOMAINS[graph.word(at)]
-    if look is not None and look.finite and (look.low == low or look.high == high):
-        return _fault("end_of_domain", graph.word(at), look, backward=True)
-    return None
+def _infinite_gradient(graph: Graph, at: int) -> OperationFault | None:
+    """A value at which the gradient is infinite."""
+    word = graph.word(at)
+    saved, low, high, kind = INFINITE_GRADIENTS.get(word) or ("self", *_DOMAINS[word][:2], "end_of_domain")
+    look = _saved(graph, at, saved)
+    if look is None or not look.finite or (word == "pow" and not is_root(graph, at)):
+        return None
+    if look.low != low and look.high != high and not (kind == "root_at_zero" and look.low < low):
+        return None
+    look = Look(look.low**2, look.high**2) if word == "sqrt" else look
+    return _fault(kind, _with_exponent(graph, at) if word == "pow" else word, look, backward=True)
 
 
 def _root(graph: Graph, at: int) -> OperationFault | None:
     """A square root of which only the result is saved: NaN shows that something negative, or NaN, was given."""
-    look = _saved(graph, at, "result")
-    if look is None or not math.isnan(look.high) or _is_bad(graph, at):
-        return None
-    return _fault("root_of_negative", "sqrt")
-
-
-def _root_gradient(graph: Graph, at: int) -> OperationFault | None:
-    look = _saved(graph, at, "result")
-    if look is None or not look.finite or look.low > 0:
-        return None
-    return _fault("root_at_zero", "sqrt", Look(look.low**2, look.high**2), backward=True)
-
-
-def _inverse_root(graph: Graph, at: int) -> OperationFault | None:
-    look = _saved(graph, at, "result")
+    look, word = _saved(graph, at, "result"), graph.word(at)
     if look is None or look.high < math.inf or _is_bad(graph, at):
         return None
-    return _fault("root_of_negative" if math.isnan(look.high) else "division_by_zero", graph.word(at))
+    if math.isnan(look.high):
+        return _fault("root_of_negative", word)
+    return _fault("division_by_zero", word) if word == "rsqrt" else None
 
 
 def _exponent(graph: Graph, at: int) -> float | None:
-    value = graph.saved(at, "exponent")
-    return float(value) if isinstance(value, (int, float)) else None
+    value: float | None = graph.setting(at, "exponent")
+    return value
+
+
+def is_root(graph: Graph, at: int) -> bool:
+    """Whether a power has an infinite gradient at zero."""
+    return 0 < (_exponent(graph, at) or 0) < 1
+
+
+def _with_exponent(graph: Graph, at: int) -> str:
+    return f"pow with exponent {_exponent(graph, at):g}"
 
 
 def _power(graph: Graph, at: int) -> OperationFault | None:
@@ -255,7 +263,7 @@ def _power(graph: Graph, at: int) -> OperationFault | None:
     look = _look(base)
     if exponent is None or base is None or look is None or not look.finite:
         return None
-    operation = f"pow with exponent {exponent:g}"
+    operation = _with_exponent(graph, at)
     if look.low < 0 and not exponent.is_integer():
         return _fault("root_of_negative", operation, look)
     if exponent < 0 and look.low <= 0 <= look.high and bool((base == 0).any()):
@@ -264,13 +272,6 @@ def _power(graph: Graph, at: int) -> OperationFault | None:
         kind = "float16_overflow" if base.dtype == torch.float16 else "product_overflow"
         return _fault(kind, operation, look, dtype=_dtype(base))
     return None
-
-
-def _power_gradient(graph: Graph, at: int) -> OperationFault | None:
-    exponent, look = _exponent(graph, at), _saved(graph, at)
-    if exponent is None or look is None or not look.finite or not 0 < exponent < 1 or look.low > 0:
-        return None
-    return _fault("root_at_zero", f"pow with exponent {exponent:g}", look, backward=True)
 
 
 def _division(graph: Graph, at: int) -> OperationFault | None:
@@ -320,9 +321,7 @@ def _spread(graph: Graph, at: int) -> OperationFault | None:
     value = _tensor(graph, at, "self")
     if value is None:
         return None
-    chosen = graph.saved(at, "dim") or ()
-    axes = [axis_of(axis, value.dim()) for axis in chosen] or range(value.dim())
-    elements = math.prod(value.shape[axis] for axis in axes)
+    elements = math.prod(value.shape[axis] for axis in axes_of(graph.saved(at, "dim"), value.dim()) or ())
     correction = graph.saved(at, "correction", 1)
     if elements == 1 and (correction is None or correction == 1):
         return _fault("spread_of_one", graph.word(at).removesuffix("_mean"), elements=1)
@@ -335,7 +334,7 @@ def _mean(graph: Graph, at: int) -> OperationFault | None:
 
 def _labels(graph: Graph, at: int) -> OperationFault | None:
     total, labels = _tensor(graph, at, "total_weight"), _tensor(graph, at, "target")
-    if total is None or labels is None or graph.saved(at, "reduction") != _MEAN or float(total):
+    if total is None or labels is None or graph.setting(at, "reduction") != "mean" or float(total):
         return None
     given = _saved(graph, at)
     if given is not None and given.bad:
@@ -398,14 +397,6 @@ def _decomposition(graph: Graph, at: int) -> OperationFault | None:
     return _fault("equal_eigenvalues", graph.word(at), backward=True)
 
 
-def _power_product_gradient(graph: Graph, at: int) -> OperationFault | None:
-    """``xlogy`` at zero: finite, with a gradient that holds the logarithm of zero."""
-    look = _saved(graph, at, "other")
-    if look is not None and look.finite and look.low == 0:
-        return _fault("log_of_zero", "xlogy", look, backward=True)
-    return None
-
-
 def _is_bad(graph: Graph, at: int) -> bool:
     """Whether what an operation was given is known to hold NaN already: its source has saved its result."""
     source = _source(graph, at)
@@ -430,12 +421,11 @@ _FORWARD: Mapping[str, _Check] = {
     **dict.fromkeys(_EXPONENTIALS, _exponential),
     **dict.fromkeys(_SPREADS, _spread),
     **dict.fromkeys(("softmax", "log_softmax"), _softmax),
-    "nll_loss": _labels, "ctc_loss": _ctc, "sqrt": _root, "rsqrt": _inverse_root, "pow": _power, "div": _division,
+    "nll_loss": _labels, "ctc_loss": _ctc, "sqrt": _root, "rsqrt": _root, "pow": _power, "div": _division,
     "reciprocal": _reciprocal, "mul": _product, "mean": _mean,
 }  # fmt: skip
 #: By kind of node: of finite values whose gradient is not finite.
 _BACKWARD: Mapping[str, _Check] = {
-    **dict.fromkeys(_DOMAINS, _domain_gradient),
+    **dict.fromkeys((*INFINITE_GRADIENTS, *_DOMAINS), _infinite_gradient),
     **dict.fromkeys(_DECOMPOSITIONS, _decomposition),
-    "sqrt": _root_gradient, "pow": _power_gradient, "xlogy": _power_product_gradient,
-}  # fmt: skip
+}

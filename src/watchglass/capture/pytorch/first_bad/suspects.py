@@ -18,7 +18,7 @@ from torch import Tensor
 from watchglass.capture.norm_interval import NormInterval
 from watchglass.capture.pytorch.first_bad.extremes import look_at
 from watchglass.capture.pytorch.first_bad.lines import Lines
-from watchglass.capture.pytorch.first_bad.operations import is_chosen_from
+from watchglass.capture.pytorch.first_bad.operations import INFINITE_GRADIENTS, is_chosen_from, is_root
 from watchglass.capture.pytorch.graph.autograd_graph import Graph
 from watchglass.capture.pytorch.graph.nodes import node_at, saved_tensor
 
@@ -53,17 +53,13 @@ class Suspect(NamedTuple):
 _NONE = math.nan
 #: By kind of node: what is saved, the limits, whether ``near``, and whether only a choice makes its loss finite.
 _LIMITS: dict[str, tuple[str, float, float, bool, bool]] = {
-    "sqrt": ("result", 0.0, _NONE, False, False),
-    "pow": ("self", 0.0, _NONE, False, False),
-    "acos": ("self", -1.0, 1.0, False, False),
-    "asin": ("self", -1.0, 1.0, False, False),
-    "xlogy": ("other", 0.0, _NONE, False, False),
+    **{word: (saved, low, high, False, False) for word, (saved, low, high, _) in INFINITE_GRADIENTS.items()},
     "exp": ("result", _NONE, math.inf, False, False),
     "log": ("self", 0.0, _NONE, False, True),
     "rsqrt": ("result", _NONE, math.inf, False, True),
     "reciprocal": ("result", _NONE, math.inf, False, True),
     "div": ("other", 0.0, 0.0, True, True),
-}  # fmt: skip
+}
 
 
 class Suspects:
@@ -101,7 +97,7 @@ class Suspects:
             if limits is None or path is None or len(self.all) >= _MOST_SUSPECTS:
                 continue
             saved, low, high, near, discarded = limits
-            if graph.word(at) == "pow" and not _is_root(graph, at):
+            if graph.word(at) == "pow" and not is_root(graph, at):
                 continue
             if discarded and not is_chosen_from(graph, at):
                 continue
@@ -142,11 +138,6 @@ class Suspects:
             if alarms >= _MOST_ALARMS and suspect in self.all:
                 self.all.remove(suspect)
         self._hit = []
-
-
-def _is_root(graph: Graph, at: int) -> bool:
-    exponent = graph.saved(at, "exponent")
-    return isinstance(exponent, (int, float)) and 0 < exponent < 1
 
 
 def _is_bad(suspect: Suspect, start: Any) -> bool:
