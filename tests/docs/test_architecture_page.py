@@ -54,7 +54,6 @@ from watchglass.rules.rule import Rule
 class TooHigh(Rule):
     """The loss is above a limit."""
 
-    default = True
     needs = (Needs(scalars=("loss",)),)
     limit: float = parameter(10.0, help="highest loss that is fine", gt=0)
 

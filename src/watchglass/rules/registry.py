@@ -166,9 +166,6 @@ def _check_declared(rule: Rule, name: str) -> None:
             f"needs of {name} must be a tuple of Needs but is {needs!r:.80}; "
             "for a single need write needs = (Needs(...),)"
         )
-    default: object = rule.default
-    if not isinstance(default, bool):
-        raise PluginFileError(f"default of {name} must be True or False but is {default!r:.80}")
     streams: object = rule.streams
     looks = type(rule).check_window is not Rule.check_window
     if not isinstance(streams, (Windows, type(None))) or (looks and streams is None):

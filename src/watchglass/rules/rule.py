@@ -13,7 +13,7 @@ A rule is a final class with typed parameters and declared state::
             loss = view.scalar("loss")
             if loss is not None and loss > self.limit:
                 self.seen += 1
-                yield self.finding(view, severity=Severity.WARNING, message=f"the loss is {loss:.3g}", value=loss)
+                yield self.finding(view, message=f"the loss is {loss:.3g}", value=loss)
 """
 
 from __future__ import annotations
@@ -79,9 +79,6 @@ class Rule(Plugin):
             a rule with one instance for all of them.
         idle_at_plain_steps: Whether :meth:`check` or :meth:`check_step` neither finds nor remembers anything at a step
             with scalars alone (:attr:`StepView.is_plain`). Most steps are plain, and an idle rule is not called there.
-        default: Whether a built-in rule is evaluated where no rule is named. Its section ``Costs`` states what it
-            needs.
-        state_version: Raise it when the meaning of a state field changes; older state is then refused.
     """
 
     needs: ClassVar[tuple[Needs, ...]] = ()
@@ -90,8 +87,6 @@ class Rule(Plugin):
     compares: ClassVar[tuple[str, ...]] = ()
     starts_with: ClassVar[Literal["", "stage", "task"]] = ""
     idle_at_plain_steps: ClassVar[bool] = False
-    default: ClassVar[bool] = False
-    state_version: ClassVar[int] = 1
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         for method in ("check_step", "check_window"):
@@ -138,8 +133,8 @@ class Rule(Plugin):
         self,
         view: StepView | JointStep | Between,
         *,
-        severity: Severity,
         message: str,
+        severity: Severity = Severity.WARNING,
         subject: str = "",
         tensors: Sequence[str] = (),
         value: float | None = None,
@@ -156,9 +151,9 @@ class Rule(Plugin):
         Args:
             view: What was shown. The finding names its worker, or none where it shows the ranks of a run together. One
                 between two steps is of the last step that this instance saw.
-            severity: Its severity.
             message: One sentence for people. Numbers in it are fine: the first one seen is kept. The name of the model
                 is put before it where there are several.
+            severity: Its severity; a warning unless another one is given.
             subject: Identifies repeats: findings of one rule, severity and subject fold into one. The first tensor if
                 "".
             tensors: Names of tensors or modules, as the view calls them, the first one first.
@@ -216,20 +211,11 @@ class Rule(Plugin):
         """A copy of the state of the rule, as plain JSON types."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if _STATE in f.metadata}  # type: ignore[arg-type]
         copied: dict[str, Any] = json.loads(json.dumps(fields, default=_plain))
-        return {"version": self.state_version, "fields": copied}
+        return copied
 
     def load_state(self, saved: Mapping[str, Any]) -> None:
-        """Restore a state from :meth:`save_state`.
-
-        Raises:
-            InvalidValueError: The state belongs to another version of the rule.
-        """
-        if saved["version"] != self.state_version:
-            raise InvalidValueError(
-                f"{self.name}: state must be of version {self.state_version} but got {saved['version']}; "
-                "evaluate the run from its start"
-            )
-        for name, value in saved["fields"].items():
+        """Restore a state from :meth:`save_state`."""
+        for name, value in saved.items():
             streaks = isinstance(getattr(self, name, None), Streaks)
             setattr(self, name, Streaks(value) if streaks else value)
 

@@ -41,7 +41,7 @@ def unmeasured_numbers(finding: Finding, rule: Rule) -> list[str]:
     for name in sorted(_texts((*finding.tensors, finding.evidence)), key=len, reverse=True):
         sentence = sentence.replace(name, "")
     steps = (finding.step, finding.last_step, finding.since, finding.global_step)
-    state = [value for value in rule.save_state()["fields"].values() if not _is_long(value)]
+    state = [value for value in rule.save_state().values() if not _is_long(value)]
     parameters = [getattr(rule, info.name) for info in describe(type(rule))]
     evidence = [value for name, value in finding.evidence.items() if name != "symptoms"]
     measured = (finding.value, finding.limit, *steps, finding.tensors, *evidence, *parameters, *state)

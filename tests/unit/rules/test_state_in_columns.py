@@ -52,7 +52,7 @@ def test_arrays_are_saved_as_plain_json_that_no_longer_changes() -> None:
     saved = rule.save_state()
     rule.column[0] = 7
     assert json.loads(json.dumps(saved)) == saved
-    assert saved["fields"] == {"column": [0, 1, 2], "nested": {"a": [True, False]}, "number": 0.1}
+    assert saved == {"column": [0, 1, 2], "nested": {"a": [True, False]}, "number": 0.1}
 
 
 def test_state_of_another_kind_is_refused_in_words() -> None:
@@ -72,7 +72,7 @@ def test_a_weight_that_rests_is_the_same_wherever_its_row_lies() -> None:
             ids = np.arange(WEIGHTS, dtype=np.uint32)
         rows = np.asarray(ROWS[ids], order="F" if step % 2 else "C")
         assert list(rule.check(view_of(history, step, ids, rows))) == []
-    still = rule.save_state()["fields"]["still"]
+    still = rule.save_state()["still"]
     assert len(still) == WEIGHTS
     assert min(still) > 0
 

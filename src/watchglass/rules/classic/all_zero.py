@@ -34,7 +34,6 @@ class AllZero(Rule):
     Source: 100 percent: SageMaker Debugger documentation; house: the window, and which tensors count.
     """
 
-    state_version = 2
     needs = (Needs(statistics=("zero", "count"), why="to count zeros"),)
     calibrations: ClassVar = {"sagemaker": {"threshold": 100.0, "window": 1, "everything": True}}
 

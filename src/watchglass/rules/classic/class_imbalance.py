@@ -37,7 +37,6 @@ class ClassImbalance(Rule):
         from Imbalanced Data, 2009. House: `harm`, `threshold_misprediction` 0.3 in the default calibration.
     """
 
-    default = True
     needs = (Needs(facts=("target_sketch", "output_sketch"), why="to count classes and errors"),)
     calibrations: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "sagemaker": {"threshold_misprediction": 0.7, "samples": 500, "harm": -1.0}

@@ -33,7 +33,6 @@ class CorrelatedFeatures(Rule):
     """
 
     idle_at_plain_steps = True
-    default = True
     needs = (Needs(facts=("input_sketch",), why="to see correlations"),)
 
     share: float = parameter(0.2, help="share of pairs with a correlation above 0.95", gt=0, lt=1)

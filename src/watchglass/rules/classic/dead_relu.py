@@ -41,8 +41,6 @@ class DeadRelu(Rule):
     """
 
     idle_at_plain_steps = True
-    default = True
-    state_version = 2
     needs = (
         Needs(rows=(INACTIVE_UNITS,), why="to see units that are zero on every batch"),
         Needs(role=Role.OUTPUT, statistics=("count",), optional=True, why="to know how many values a unit had"),

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Role, Severity, rounded
+from watchglass.records import Finding, Mode, Role, rounded
 from watchglass.rules import learning_rates, levels, signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -39,9 +39,7 @@ class ExplodingGradient(Rule):
         runs; house: the condition on the loss.
     """
 
-    default = True
     starts_with = "stage"
-    state_version = 2
     needs = (
         Needs(role=Role.GRADIENT, statistics=("l2",), why="to follow the norm of the gradient"),
         Needs(scalars=("loss",), optional=True, why="to distinguish growth from trouble"),
@@ -160,7 +158,7 @@ class ExplodingGradient(Rule):
         recurs = signals.unclipped_recurrence(view, [gradients.tensors[i].module for i in order])
         jump = learning_rates.jump(view)
         return self.finding(
-            view, severity=Severity.WARNING, subject="gradient", tensors=[gradients.names[i] for i in order],
+            view, subject="gradient", tensors=[gradients.names[i] for i in order],
             value=norm, limit=limit, message=jump.then(message) if jump else message,
             symptoms=(symptom, *(["recurrent_gradient"] if recurs else []), *(["rate_jumped"] if jump else [])),
             evidence={**signals.evidence(view), **measured, **(jump.evidence if jump else {})}, since=since,

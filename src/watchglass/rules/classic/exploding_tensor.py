@@ -40,7 +40,6 @@ class ExplodingTensor(Rule):
     Source: SageMaker Debugger documentation; house: the search for the first bad module.
     """
 
-    default = True
     needs = (
         Needs(scalars=("loss",), why="to see a loss that is not finite"),
         Needs(statistics=("nan", "nonfinite"), optional=True, why="to see which tensor was hit"),
@@ -60,7 +59,7 @@ class ExplodingTensor(Rule):
         """At most one finding: about the training step, its activations, or an evaluation."""
         bad = self._bad(view)
         loss = signals.loss(view)
-        bad_loss = loss is not None and self._is_bad(loss)
+        bad_loss = loss is not None and (math.isnan(loss) or (not self.only_nan and math.isinf(loss)))
         if view.mode is not Mode.TRAIN:
             # After training has broken, every evaluation is NaN as well: one disease, reported once.
             if (bad_loss or len(bad)) and not self.broken:
@@ -76,9 +75,6 @@ class ExplodingTensor(Rule):
             yield self._broken(view, loss, bad_loss, bad, named)
         elif len(bad):
             yield self._activations(view, bad, loss)
-
-    def _is_bad(self, value: float) -> bool:
-        return math.isnan(value) or (not self.only_nan and math.isinf(value))
 
     def _bad(self, view: StepView) -> Statistics:
         rows = view.statistics(name_regex=self.name_regex)
@@ -121,7 +117,6 @@ class ExplodingTensor(Rule):
     def _unharmed(self, view: StepView, loss: float | None, culprit: Culprit) -> Finding:
         return self.finding(
             view,
-            severity=Severity.WARNING,
             subject=f"unharmed: {culprit.symptoms[0]}",
             tensors=["loss"],
             value=loss if loss is not None else math.nan,
@@ -197,7 +192,6 @@ class ExplodingTensor(Rule):
         what = "the loss of an evaluation" if loss is not None else bad.names[0]
         return self.finding(
             view,
-            severity=Severity.WARNING,
             subject="evaluation",
             tensors=bad.names[:15],
             value=loss if loss is not None else float("nan"),

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity, facts, in_percent
+from watchglass.records import Finding, Mode, facts, in_percent
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule
 from watchglass.tables import StepView
@@ -59,7 +59,6 @@ class FeatureImportanceOverweight(Rule):
         names = [known[n] if n < len(known) else f"feature {n}" for n in largest.tolist()]
         yield self.finding(
             view,
-            severity=Severity.WARNING,
             subject=self.importance,
             tensors=[name],
             value=share,

@@ -60,9 +60,7 @@ class LossIncreasing(Rule):
     Source: twice the lowest loss: TheDeepChecker; house: windows compared with regard to noise.
     """
 
-    default = True
     starts_with = "stage"
-    state_version = 2
     needs = (
         Needs(scalars=("loss",), why="to follow the training loss"),
         Needs(role=Role.UPDATE, statistics=("rms", "nonfinite"), optional=True, why="to see how large updates are"),

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Role, Severity, facts
+from watchglass.records import Finding, Mode, Role, facts
 from watchglass.rules import course, learning_rates, neighbours, signals
 from watchglass.rules.graph.terms import remember_summed, without_level
 from watchglass.rules.needs import Needs
@@ -50,7 +50,6 @@ class LossNotDecreasing(Rule):
     Source: 0.1 percent every 10 steps: SageMaker Debugger documentation; house: windows compared with regard to noise.
     """
 
-    default = True
     starts_with = "task"
     needs = (
         Needs(scalars=("loss",), why="to follow the training loss"),
@@ -131,7 +130,6 @@ class LossNotDecreasing(Rule):
         beside = ", and it is called without gradients for the same inputs" if itself else ""
         yield self.finding(
             view,
-            severity=Severity.WARNING,
             subject="flat",
             tensors=[signals.loss_name(view) or "loss"],
             value=self.highest - self.lowest,
@@ -164,7 +162,6 @@ class LossNotDecreasing(Rule):
             return
         yield self.finding(
             view,
-            severity=Severity.WARNING,
             subject="flat",
             tensors=[signals.loss_name(view) or "loss"],
             value=last.value,

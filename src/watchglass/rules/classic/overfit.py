@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any, ClassVar
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Role, Severity
+from watchglass.records import Finding, Mode, Role
 from watchglass.rules import levels, signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -50,9 +50,7 @@ class Overfit(Rule):
         `min_rise`.
     """
 
-    default = True
     starts_with = "task"
-    state_version = 2
     needs = (
         Needs(scalars=("loss",), why="to follow the training loss"),
         Needs(scalars=("loss",), modes=(Mode.EVAL,), why="to follow the validation loss"),
@@ -242,7 +240,6 @@ class Overfit(Rule):
         loss_name = "validation loss" if self.pair[0] == "loss" else f"validation loss ({what})"
         return self.finding(
             view,
-            severity=Severity.WARNING,
             subject="validation loss",
             tensors=[self.pair[1]],
             value=loss,

@@ -43,7 +43,6 @@ class PoorWeightInitialization(Rule):
         normal distribution; house: the default limits.
     """
 
-    default = True
     needs = (
         Needs(facts=("initialization",), why="to compare the rows of the initial weights"),
         Needs(facts=("output_sketch",), optional=True, why="to compare the first squared error with guessing"),
@@ -137,7 +136,7 @@ class PoorWeightInitialization(Rule):
         self.measured = True
         worst = max(off, key=lambda name: abs(math.log(factors[name])))
         yield self.finding(
-            view, severity=Severity.WARNING, subject="scale", tensors=list(off)[:16], value=factors[worst], limit=limit,
+            view, subject="scale", tensors=list(off)[:16], value=factors[worst], limit=limit,
             message=f"the spread of {worst} is {factors[worst]:.2g} times 1/sqrt(fan_in), and that of {len(off)} of "
             f"{len(factors)} weights is {'below' if off is tiny else 'above'} {limit:g} times{about}",
             symptoms=symptoms,
@@ -156,7 +155,7 @@ class PoorWeightInitialization(Rule):
             return
         self.measured = True
         yield self.finding(
-            view, severity=Severity.WARNING, subject="scale",
+            view, subject="scale",
             tensors=[each for each, spread in spreads.items() if spread > limit][:16], value=spreads[name], limit=limit,
             message=f"the vectors of {name} start with a spread of {spreads[name]:.3g}, where frameworks give 1 or less"
             f"{f', and {worse}' if worse else ''}",
@@ -208,7 +207,6 @@ class PoorWeightInitialization(Rule):
         what = f"the spread of {worst} is {factors[worst]:.2g} times 1/sqrt(fan_in), and {apart}" if scale else apart
         yield self.finding(
             view,
-            severity=Severity.WARNING,
             subject="scale",
             tensors=list(off)[:16] if scale else [outputs.names[int(np.argmax(variance))]],
             value=factors[worst] if scale else ratio,

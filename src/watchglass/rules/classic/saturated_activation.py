@@ -61,9 +61,7 @@ class SaturatedActivation(Rule):
     Source: limits, 1 and 50 percent: SageMaker Debugger documentation; house: the derivative and the window.
     """
 
-    default = True
     starts_with = "stage"
-    state_version = 2
     needs = (
         Needs(
             role=Role.OUTPUT, module_kinds=_SATURATING, statistics=("mean", "rms", "min", "max"), optional=True,

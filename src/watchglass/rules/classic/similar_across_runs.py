@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Severity
+from watchglass.records import Finding
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import Statistics, StepView
@@ -64,7 +64,6 @@ class SimilarAcrossRuns(Rule):
         more = f", and so do {found.many - 1} more tensors" if found.many > 1 else ""
         yield self.finding(
             view,
-            severity=Severity.WARNING,
             subject="difference",
             tensors=[found.name],
             value=found.ours,

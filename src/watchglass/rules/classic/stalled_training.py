@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Severity
+from watchglass.records import Finding
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.rules.silences import note_step, silence_at
@@ -55,7 +55,6 @@ class StalledTraining(Rule):
         steps = f"; steps took {silence.usual_s:.2g} s before" if silence.usual_s else ""
         yield self.finding(
             tick,
-            severity=Severity.WARNING,
             subject="no step",
             value=tick.silent_s,
             limit=silence.limit_s,

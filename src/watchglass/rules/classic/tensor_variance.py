@@ -77,7 +77,6 @@ class TensorVariance(Rule):
         more = f", and that of {len(rows) - 1} more" if len(rows) > 1 else ""
         yield self.finding(
             view,
-            severity=Severity.WARNING,
             subject=side,
             tensors=[name, *(other for other in rows.names if other != name)][:16],
             value=variance,

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity, facts, rounded
+from watchglass.records import Finding, Mode, facts, rounded
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule
 from watchglass.tables import StepView
@@ -50,7 +50,6 @@ class TreeDepth(Rule):
         )
         yield self.finding(
             view,
-            severity=Severity.WARNING,
             subject="trees",
             tensors=["trees/depth"],
             value=deep,

@@ -39,8 +39,6 @@ class UnchangedTensor(Rule):
     """
 
     idle_at_plain_steps = True
-    default = True
-    state_version = 2
     needs = (
         Needs(role=Role.WEIGHT, statistics=("nonfinite", *_FINGERPRINT), why="to see whether weights change"),
         Needs(role=Role.GRADIENT, statistics=("l2",), optional=True, why="to see why one does not"),
@@ -126,7 +124,6 @@ class UnchangedTensor(Rule):
         )
         return self.finding(
             view,
-            severity=Severity.WARNING,
             subject="everything",
             tensors=weights.names[:16],
             value=float(len(weights)),

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, ModuleKind, Role, Severity, facts, loss_kind, rounded
+from watchglass.records import Finding, Mode, ModuleKind, Role, facts, loss_kind, rounded
 from watchglass.rules import course, guessing, learning_rates, levels, neighbours, signals
 from watchglass.rules.graph import forward
 from watchglass.rules.needs import Needs
@@ -68,7 +68,6 @@ class Underfit(Rule):
         1950: errors that are alike where inputs are; house: the limits.
     """
 
-    default = True
     starts_with = "task"
     needs = (
         Needs(scalars=("loss",), why="to follow the training loss"),
@@ -235,7 +234,6 @@ class Underfit(Rule):
         losses = f"{loss:.3g}" + (f" and the validation loss {self.validation[0]:.3g}" if self.validation else "")
         return self.finding(
             view,
-            severity=Severity.WARNING,
             subject="plateau",
             tensors=[signals.loss_name(view) or "loss"],
             value=loss,

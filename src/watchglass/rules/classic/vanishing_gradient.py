@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from watchglass.config import parameter
-from watchglass.records import INACTIVE_UNITS, Finding, Mode, ModuleKind, Role, Severity, TensorInfo, facts
+from watchglass.records import INACTIVE_UNITS, Finding, Mode, ModuleKind, Role, TensorInfo, facts
 from watchglass.rules import learning_rates, signals
 from watchglass.rules.classic.saturation import OF_SATURATION, saturating_between
 from watchglass.rules.graph import forward
@@ -76,9 +76,7 @@ class VanishingGradient(Rule):
         documentation; Schoenholz et al., Deep Information Propagation, ICLR 2017: inputs become alike over the depth.
     """
 
-    default = True
     starts_with = "stage"
-    state_version = 2
     needs = (
         Needs(role=Role.GRADIENT, statistics=("nonfinite", "nonzero_abs_mean"), why="to compare gradients of layers"),
         Needs(scalars=("loss",), optional=True, why="to distinguish vanishing from convergence"),
@@ -172,13 +170,13 @@ class VanishingGradient(Rule):
         explains = _EXPLAINS_NOTHING if fallen < _NOTHING else _EXPLAINS_LITTLE
         known = {"saturating_modules_between", "deep_and_plain"} & set(self.structure.get("symptoms", ()))
         if known and fallen <= self.unless_progress and self.ratio <= self.share < explains * self.ratio:
-            yield self.finding(view, severity=Severity.WARNING, **{**self.structure, "limit": explains * self.ratio})
+            yield self.finding(view, **{**self.structure, "limit": explains * self.ratio})
         elif not self.last and fallen < (self.unless_progress if _shortest(view) >= _TOO_DEEP else _NOTHING):
             yield from self._too_deep(view, fallen)
 
     def _of_last(self, view: StepView) -> Finding:
         since = self.small.since(self.last["subject"])
-        return self.finding(view, severity=Severity.WARNING, **self.last, since=since)
+        return self.finding(view, **self.last, since=since)
 
     def applicable(self, view: StepView) -> str:
         """Not without a layer of weights."""
@@ -196,7 +194,6 @@ class VanishingGradient(Rule):
         if plain := _plain_depth(view):
             yield self.finding(
                 view,
-                severity=Severity.WARNING,
                 subject="structure",
                 tensors=[signals.loss_name(view) or "loss"],
                 value=float(plain),

@@ -44,9 +44,7 @@ class WeightUpdateRatio(Rule):
         documentation; house: windows, and conditions on loss and schedule.
     """
 
-    default = True
     starts_with = "stage"
-    state_version = 2
     needs = (
         Needs(role=Role.UPDATE, statistics=("rms", "nonfinite"), why="to measure each update"),
         Needs(role=Role.WEIGHT, statistics=("rms",), why="to compare the update with the weight"),

@@ -24,7 +24,6 @@ class ZeroLoss(Rule):
     Source: 1e-5: TheDeepChecker; house: from the first step on, since a run may converge to zero.
     """
 
-    default = True
     starts_with = "task"
     needs = (Needs(scalars=("loss",), why="to see whether it is zero"),)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from watchglass.config import parameter
-from watchglass.records import Finding, ModuleKind, Severity
+from watchglass.records import Finding, ModuleKind
 from watchglass.rules import signals
 from watchglass.rules.graph import forward
 from watchglass.rules.graph.forward import WEIGHTED_SUMS, ForwardGraph
@@ -33,7 +33,6 @@ class ActivationMissing(Rule):
     """
 
     idle_at_plain_steps = True
-    default = True
     needs = (Needs(facts=("forward_graph",), why="to see what lies between layers"),)
 
     run: int = parameter(3, help="pairs of layers in a row", unit="pairs", ge=1)
@@ -74,7 +73,6 @@ class ActivationMissing(Rule):
         where = "the model" if whole else f"{run + 1} layers in a row"
         yield self.finding(
             view,
-            severity=Severity.WARNING,
             subject="activations",
             tensors=[first.name, second.name],
             value=float(len(bare)),

@@ -38,8 +38,6 @@ class AdamEpsilonDominates(Rule):
     Source: Kingma and Ba, Adam, 2015; house: `share`, `small`, `patience`, severities.
     """
 
-    default = True
-    state_version = 2
     needs = (
         Needs(facts=("update_sample",), why="to compare second moments with epsilon"),
         Needs(scalars=("loss",), optional=True, why="to see whether the run learns"),

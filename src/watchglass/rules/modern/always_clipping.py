@@ -54,9 +54,7 @@ class AlwaysClipping(Rule):
         (working with unscaled gradients); house: `share` and the rest.
     """
 
-    default = True
     starts_with = "stage"
-    state_version = 2
     needs = (
         Needs(facts=("clip",), optional=True, why="to see how often gradients are clipped"),
         Needs(scalars=("gradient_norm_before_clip",), optional=True, why="to compare the limit with the norm"),
@@ -131,7 +129,6 @@ class AlwaysClipping(Rule):
         if kept < self.left and self._stuck(view):
             yield self.finding(
                 view,
-                severity=Severity.WARNING,
                 subject="nothing left",
                 tensors=["gradient_norm"],
                 value=kept,
@@ -180,7 +177,6 @@ class AlwaysClipping(Rule):
         if self._stuck(view):
             yield self.finding(
                 view,
-                severity=Severity.WARNING,
                 subject="at a limit",
                 tensors=gradients.names[:8] if edges >= _FEWEST else ["gradient_norm"],
                 value=edge if edges >= _FEWEST else norm,
@@ -202,7 +198,6 @@ class AlwaysClipping(Rule):
         kept = limit / norm
         return self.finding(
             view,
-            severity=Severity.WARNING,
             subject="before unscaling",
             tensors=["gradient_norm"],
             value=kept,
@@ -216,7 +211,6 @@ class AlwaysClipping(Rule):
     def _infinite(self, view: StepView) -> Finding:
         return self.finding(
             view,
-            severity=Severity.WARNING,
             subject="infinite",
             tensors=["gradient_norm"],
             value=float(self.infinite.times()),

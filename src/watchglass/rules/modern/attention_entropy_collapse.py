@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity
+from watchglass.records import Finding, Mode
 from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -34,7 +34,6 @@ class AttentionEntropyCollapse(Rule):
         `share`, `heads`, `window`.
     """
 
-    state_version = 2
     needs = (
         Needs(collection="attention", statistics=("mean",), optional=True, why="to see the entropy of each head"),
         Needs(scalars=("loss",), optional=True, why="to report the loss"),
@@ -75,7 +74,6 @@ class AttentionEntropyCollapse(Rule):
         worst = min(low, key=means.__getitem__)
         return self.finding(
             view,
-            severity=Severity.WARNING,
             subject=module or "the model",
             tensors=[worst, *(name for name in low if name != worst)][:16],
             value=means[worst],

@@ -33,7 +33,6 @@ class AttentionLogitGrowth(Rule):
     Source: 100: Kimi K2 (2507.20534); growth and windows: house.
     """
 
-    state_version = 2
     needs = (
         Needs(collection="attention", statistics=("max",), optional=True, why="to see the largest logit of each head"),
         Needs(scalars=("loss",), optional=True, why="to report the loss"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity, facts
+from watchglass.records import Finding, Mode, facts
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.rules.streaks import Streaks
@@ -30,8 +30,6 @@ class CausalMaskMissing(Rule):
     """
 
     idle_at_plain_steps = True
-    default = True
-    state_version = 2
     needs = (Needs(facts=("token_targets",), why="to see labels, tokens and attention"),)
 
     patience: int = parameter(2, help="looks in a row in which this holds", unit="captures", ge=1)
@@ -57,7 +55,6 @@ class CausalMaskMissing(Rule):
         judged = sum(each.judged for each in fact.losses)
         return self.finding(
             view,
-            severity=Severity.WARNING,
             subject="attention",
             value=1.0,
             limit=0.0,

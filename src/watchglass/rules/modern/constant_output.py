@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity, facts, loss_kind
+from watchglass.records import Finding, Mode, facts, loss_kind
 from watchglass.rules import guessing, signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -37,8 +37,6 @@ class ConstantOutput(Rule):
     """
 
     idle_at_plain_steps = True
-    default = True
-    state_version = 2
     needs = (Needs(facts=("output_sketch", "target_sketch"), why="to see how outputs and targets vary"),)
 
     patience: int = parameter(6, help="sketches in a row", unit="sketches", ge=1)
@@ -98,7 +96,6 @@ class ConstantOutput(Rule):
         step, spread, limit, of, large = self.latest[key]
         return self.finding(
             view,
-            severity=Severity.WARNING,
             subject=key,
             value=spread,
             limit=limit,

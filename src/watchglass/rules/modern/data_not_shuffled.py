@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, ModuleKind, Severity, facts, in_percent
+from watchglass.records import Finding, Mode, ModuleKind, facts, in_percent
 from watchglass.rules import guessing, signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -66,7 +66,6 @@ class DataNotShuffled(Rule):
         intraclass correlation (Fisher, 1925); house: `share`, `fixed`.
     """
 
-    default = True
     needs = (
         Needs(facts=("target_sketch",), why="to compare batches"),
         Needs(facts=("input_sketch",), optional=True, why="to compare their inputs"),
@@ -186,7 +185,6 @@ class DataNotShuffled(Rule):
             how = ", and the same batches come again in each epoch"
         return self.finding(
             view,
-            severity=Severity.WARNING,
             subject="targets",
             value=found.share,
             limit=limit,

@@ -35,8 +35,6 @@ class DeadExpert(Rule):
     """
 
     idle_at_plain_steps = True
-    default = True
-    state_version = 2
     needs = (
         Needs(collection="router", statistics=("count",), optional=True, why="to see the load of experts"),
         Needs(role=Role.WEIGHT, statistics=("l2",), optional=True, why="to know the experts"),
@@ -116,7 +114,6 @@ class DeadExpert(Rule):
             if largest > 0 and len(experts) > 1 and 2 * len(dead) >= len(experts) and view.model_step >= self.start:
                 yield self.finding(
                     view,
-                    severity=Severity.WARNING,
                     tensors=[family],
                     value=float(len(dead)),
                     message=f"{len(dead)} of {len(experts)} experts of {family} got almost no gradient in "

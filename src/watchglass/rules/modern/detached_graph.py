@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Role, Severity, facts
+from watchglass.records import Finding, Mode, Role, facts
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView
@@ -26,7 +26,6 @@ class DetachedGraph(Rule):
     """
 
     idle_at_plain_steps = True
-    default = True
     needs = (
         Needs(facts=("loss_graph",), why="to see what the backward can reach"),
         Needs(role=Role.GRADIENT, statistics=("l2",), why="to see that nothing else reaches it"),
@@ -80,7 +79,6 @@ class DetachedGraph(Rule):
         others = f" and {total - 1} more" if total > 1 else ""
         yield self.finding(
             view,
-            severity=Severity.WARNING,
             subject="graph",
             tensors=lost[:16],
             value=float(total),

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, ModuleKind, Role, Severity
+from watchglass.records import Finding, Mode, ModuleKind, Role
 from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -60,7 +60,6 @@ class EmbeddingNormGrowth(Rule):
             if late and rms > self.growth * first and rms > 1.1 * half:
                 yield self.finding(
                     view,
-                    severity=Severity.WARNING,
                     tensors=[name],
                     value=rms,
                     limit=self.growth * first,

@@ -72,7 +72,6 @@ class Fp8Range(Rule):
     Source: Micikevicius et al., FP8 Formats for Deep Learning (2209.05433); house: the limits.
     """
 
-    state_version = 2
     needs = (
         *(
             Needs(

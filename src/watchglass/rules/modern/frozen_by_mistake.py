@@ -50,7 +50,6 @@ class FrozenByMistake(Rule):
     """
 
     idle_at_plain_steps = True
-    default = True
     needs = (
         Needs(role=Role.WEIGHT, statistics=("min", "max", "std", "sum", "l2"), why="to see frozen weights"),
         Needs(facts=("membership",), optional=True, why="to know weights that are as an initializer drew them"),

@@ -31,8 +31,6 @@ class GradientsSummedOverRanks(Rule):
     """
 
     idle_at_plain_steps = True
-    default = True
-    state_version = 2
     needs = (
         Needs(facts=("rank_gradients",), optional=True, why="to see how gradients are averaged"),
         Needs(scalars=("loss",), optional=True, why="to see whether the loss is divided by the number of ranks"),

@@ -66,7 +66,6 @@ class InputNormalization(Rule):
     """
 
     idle_at_plain_steps = True
-    default = True
     needs = (Needs(facts=("input_sketch",), why="to see the scale of the inputs"),)
 
     large: float = parameter(30.0, help="largest root mean square of a channel", gt=0)
@@ -160,7 +159,6 @@ class InputNormalization(Rule):
     ) -> Finding:
         return self.finding(
             view,
-            severity=Severity.WARNING,
             subject=symptom,
             value=value if math.isfinite(value) else None,
             limit=limit,

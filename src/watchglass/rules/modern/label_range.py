@@ -41,7 +41,6 @@ class LabelRange(Rule):
     """
 
     idle_at_plain_steps = True
-    default = True
     needs = (
         Needs(facts=("target_sketch",), why="to count classes"),
         Needs(facts=("loss_call",), why="to know what makes the predictions", optional=True),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity, facts, in_percent
+from watchglass.records import Finding, Mode, facts, in_percent
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.rules.streaks import Streaks
@@ -38,8 +38,6 @@ class LabelsNotShifted(Rule):
     Source: exact; Hugging Face documentation of language models; house: `patience`, `right`.
     """
 
-    default = True
-    state_version = 2
     needs = (
         Needs(facts=("token_targets",), why="to see labels, tokens and attention"),
         Needs(scalars=("accuracy",), optional=True, why="to see later on that the model copies"),
@@ -107,7 +105,6 @@ class LabelsNotShifted(Rule):
     def _found(self, view: StepView, place: str, copies: str = "", **measured: float) -> Finding:
         return self.finding(
             view,
-            severity=Severity.WARNING,
             subject=f"labels at the {place} position",
             value=float(place == "second") * 2,
             limit=1.0,

@@ -25,8 +25,6 @@ class LearningRateZero(Rule):
     Source: exact; house: `zero_steps`.
     """
 
-    default = True
-    state_version = 2
     needs = (Needs(scalars=("learning_rate", "learning_rate/0"), why="to follow the learning rate"),)
 
     zero_steps: int = parameter(8, help="training steps in a row with a rate of zero", unit="steps", ge=2)

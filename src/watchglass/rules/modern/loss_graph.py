@@ -57,7 +57,6 @@ class LossGraph(Rule):
     Source: exact for operations; house: `floor`, `large`, `hold`, `patience`.
     """
 
-    default = True
     needs = (
         Needs(facts=("loss_graph",), why="to see how the loss is made"),
         Needs(facts=("calls",), optional=True, why="to count the micro-batches of an update"),

@@ -26,7 +26,6 @@ class LossShape(Rule):
     """
 
     idle_at_plain_steps = True
-    default = True
     needs = (Needs(facts=("loss_call",), why="to compare shapes"),)
 
     def check(self, view: StepView) -> Iterable[Finding]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from watchglass.records import Finding, Mode, ModuleKind, Severity, facts
+from watchglass.records import Finding, Mode, ModuleKind, facts
 from watchglass.rules import signals
 from watchglass.rules.graph import forward
 from watchglass.rules.graph.forward import WEIGHTED_SUMS, ForwardGraph
@@ -34,7 +34,6 @@ class MisplacedActivation(Rule):
     """
 
     idle_at_plain_steps = True
-    default = True
     needs = (
         Needs(facts=("forward_graph",), why="to see what lies between layers"),
         Needs(facts=("loss_graph",), optional=True, why="to see what makes the logits"),
@@ -102,7 +101,6 @@ class MisplacedActivation(Rule):
     ) -> Finding:
         return self.finding(
             view,
-            severity=Severity.WARNING,
             subject=symptom,
             tensors=tensors,
             message=message,

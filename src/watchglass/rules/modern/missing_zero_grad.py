@@ -34,7 +34,6 @@ class MissingZeroGrad(Rule):
     Source: the order is exact: PyTorch documentation of Optimizer.zero_grad; house: `patience`.
     """
 
-    default = True
     needs = (
         Needs(facts=("calls",), optional=True, why="to see the order of zero_grad, backward and step"),
         Needs(facts=("leftover_gradients",), optional=True, why="to see whether gradients are left over"),

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Role, Severity, facts, in_percent
+from watchglass.records import Finding, Mode, Role, facts, in_percent
 from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -33,7 +33,6 @@ class MixedPrecision(Rule):
     Source: Micikevicius et al., Mixed Precision Training (1710.03740); house: the limits.
     """
 
-    state_version = 2
     needs = (
         Needs(facts=("loss_scale", "step_skipped"), optional=True, why="to follow the gradient scaler"),
         Needs(scalars=("loss_scale",), optional=True, why="to know the scale on a device"),
@@ -76,7 +75,12 @@ class MixedPrecision(Rule):
             with np.errstate(invalid="ignore"):
                 most = np.maximum(np.abs(outputs.min), np.abs(outputs.max)) / _LARGEST
             for row in self._rows(view, self.large, outputs, np.isfinite(most) & (most > self.near)):
-                yield self._large(view, outputs.names[row], float(most[row]))
+                name, share = outputs.names[row], float(most[row])
+                yield self._finding(
+                    view, name, [name], share, self.near, "outputs_near_overflow",
+                    f"{name} reaches {in_percent(share)} of the largest number of float16 at step {view.mode_step}",
+                    self.large.since(name),
+                )  # fmt: skip
 
     def applicable(self, view: StepView) -> str:
         """Not where nothing is of half precision."""
@@ -119,19 +123,12 @@ class MixedPrecision(Rule):
             self.vanishing.since(name), mean_of_others=others,
         )  # fmt: skip
 
-    def _large(self, view: StepView, name: str, share: float) -> Finding:
-        return self._finding(
-            view, name, [name], share, self.near, "outputs_near_overflow",
-            f"{name} reaches {in_percent(share)} of the largest number of float16 at step {view.mode_step}",
-            self.large.since(name),
-        )  # fmt: skip
-
     def _finding(
         self, view: StepView, subject: str, tensors: list[str], value: float, limit: float, symptom: str, message: str,
         since: int | None = None, **measured: float,
     ) -> Finding:  # fmt: skip
         return self.finding(
-            view, severity=Severity.WARNING, subject=subject, tensors=tensors, value=value, limit=limit,
+            view, subject=subject, tensors=tensors, value=value, limit=limit,
             message=message, symptoms=(symptom,), evidence={**signals.evidence(view), **measured}, since=since,
         )  # fmt: skip
 

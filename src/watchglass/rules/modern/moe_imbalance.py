@@ -31,7 +31,6 @@ class MoEImbalance(Rule):
     """
 
     idle_at_plain_steps = True
-    default = True
     needs = (Needs(collection="router", statistics=("max", "count"), optional=True, why="to see the load of experts"),)
 
     large: float = parameter(1.0, help="largest load minus the mean, divided by the mean", unit="ratio", gt=0)

@@ -56,7 +56,6 @@ class NoBetterThanGuessing(Rule):
         `share`, windows.
     """
 
-    default = True
     starts_with = "task"
     needs = (
         Needs(facts=("target_sketch", "output_sketch"), why="to know what a guess reaches"),

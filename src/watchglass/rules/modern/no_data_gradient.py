@@ -9,7 +9,7 @@ from itertools import takewhile
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Role, Severity, facts
+from watchglass.records import Finding, Mode, Role, facts
 from watchglass.rules import signals
 from watchglass.rules.graph.terms import data_terms
 from watchglass.rules.modern.sampled_updates import SampledUpdates, sampled_updates
@@ -42,8 +42,6 @@ class NoDataGradient(Rule):
     """
 
     idle_at_plain_steps = True
-    default = True
-    state_version = 2
     needs = (
         Needs(role=Role.GRADIENT, statistics=("l2", "nonfinite"), why="to see gradients that are zero"),
         Needs(scalars=("gradient_norm_before_clip",), optional=True, why="to omit what clipping by infinity caused"),
@@ -132,7 +130,7 @@ class NoDataGradient(Rule):
         symptoms: tuple[str, ...], **measured: int,
     ) -> Finding:  # fmt: skip
         return self.finding(
-            view, severity=Severity.WARNING, subject="gradient", tensors=names, value=float(times),
+            view, subject="gradient", tensors=names, value=float(times),
             limit=float(self.patience), message=message, symptoms=symptoms, since=since,
             evidence=measured,
         )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity, facts
+from watchglass.records import Finding, Mode, facts
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView
@@ -26,7 +26,6 @@ class NormalizationBatchSize(Rule):
     """
 
     idle_at_plain_steps = True
-    default = True
     needs = (Needs(facts=("forward_graph",), why="to see the sizes"),)
 
     patience: int = parameter(4, help="captured steps", unit="captures", ge=1)
@@ -60,7 +59,6 @@ class NormalizationBatchSize(Rule):
         values, batch = few[0].values, few[0].batch
         yield self.finding(
             view,
-            severity=Severity.WARNING,
             subject="batch normalisation",
             tensors=[each.name for each in few[:8] if each.name],
             value=float(values),

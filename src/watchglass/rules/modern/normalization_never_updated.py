@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity, facts
+from watchglass.records import Finding, Mode, facts
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView
@@ -29,7 +29,6 @@ class NormalizationNeverUpdated(Rule):
     Source: exact; PyTorch documentation of BatchNorm; house: `min_steps`, `factor`.
     """
 
-    default = True
     needs = (Needs(facts=("running_statistics",), why="to see whether they move"),)
 
     min_steps: int = parameter(8, help="training steps after which they must have moved", unit="steps", ge=2)
@@ -105,7 +104,7 @@ class NormalizationNeverUpdated(Rule):
 
     def _finding(self, view: StepView, names: list[str], value: float, message: str, **measured: float) -> Finding:
         return self.finding(
-            view, severity=Severity.WARNING, subject="running statistics", tensors=names[:16], value=value,
+            view, subject="running statistics", tensors=names[:16], value=value,
             limit=0.0, message=message, symptoms=("running_statistics_stay",),
             evidence={"steps": self.steps, **measured},
         )  # fmt: skip

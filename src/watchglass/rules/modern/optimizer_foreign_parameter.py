@@ -26,7 +26,6 @@ class OptimizerForeignParameter(Rule):
     """
 
     idle_at_plain_steps = True
-    default = True
     needs = (Needs(facts=("membership",), optional=True, why="to see whose parameters the optimizers hold"),)
 
     def check(self, view: StepView) -> Iterable[Finding]:

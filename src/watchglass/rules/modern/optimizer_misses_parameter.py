@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, ModuleKind, Role, Severity, facts
+from watchglass.records import Finding, Mode, ModuleKind, Role, facts
 from watchglass.rules.fresh_weights import initialization_of
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -36,7 +36,6 @@ class OptimizerMissesParameter(Rule):
     """
 
     idle_at_plain_steps = True
-    default = True
     needs = (
         Needs(facts=("membership",), why="to see which parameters the optimizers hold"),
         Needs(role=Role.WEIGHT, statistics=("l2", "sum"), why="to see that they do not change"),
@@ -113,7 +112,6 @@ class OptimizerMissesParameter(Rule):
         others = f" and {total - 1} more" if total > 1 else ""
         yield self.finding(
             view,
-            severity=Severity.WARNING,
             subject="not in any optimizer",
             tensors=missed[:16],
             value=float(total),
@@ -136,7 +134,6 @@ class OptimizerMissesParameter(Rule):
         others = f" and {total - 1} more" if total > 1 else ""
         yield self.finding(
             view,
-            severity=Severity.WARNING,
             subject="in no trained model",
             tensors=[what] if first.owner else [],
             value=float(total),

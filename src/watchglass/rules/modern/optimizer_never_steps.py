@@ -38,8 +38,6 @@ class OptimizerNeverSteps(Rule):
     Source: exact; TrainCheck (OSDI 2025); house: `min_backwards`, `looks`, eight times.
     """
 
-    default = True
-    state_version = 2
     needs = (
         Needs(facts=("calls",), optional=True, why="to know the optimizers of the script"),
         Needs(facts=("training_flags",), optional=True, why="to know whether the model is in training mode"),
@@ -117,7 +115,6 @@ class OptimizerNeverSteps(Rule):
             what = first.full_name
             yield self.finding(
                 view,
-                severity=Severity.WARNING,
                 subject=name,
                 tensors=[what] if first.owner else [],
                 value=float(first.looks),
@@ -133,7 +130,6 @@ class OptimizerNeverSteps(Rule):
         steps = "one step" if found.steps == 1 else f"{found.steps:,} steps"
         return self.finding(
             view,
-            severity=Severity.WARNING,
             subject="no further update",
             value=float(found.backwards),
             limit=float(found.steps),

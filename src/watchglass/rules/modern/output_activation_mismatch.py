@@ -43,8 +43,6 @@ class OutputActivationMismatch(Rule):
     Source: exact for operations; documentation of the losses of torch.nn; house: `patience`, `hold`, `tail`.
     """
 
-    default = True
-    state_version = 2
     needs = (
         Needs(facts=("loss_call",), why="to see what made the predictions"),
         Needs(facts=("target_sketch", "output_sketch"), optional=True, why="to see the ranges of both"),

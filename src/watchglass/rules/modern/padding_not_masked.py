@@ -33,7 +33,6 @@ class PaddingNotMasked(Rule):
     """
 
     idle_at_plain_steps = True
-    default = True
     needs = (
         Needs(facts=("input_sketch",), why="to find padding"),
         Needs(facts=("target_sketch",), optional=True, why="to see whether the loss counts it"),

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Role, Severity, facts, rounded
+from watchglass.records import Finding, Mode, Role, facts, rounded
 from watchglass.rules import signals
 from watchglass.rules.graph.terms import terms_of
 from watchglass.rules.modern.sampled_updates import SampledUpdates, middle, sampled_updates, share
@@ -38,7 +38,6 @@ class PenaltyDominates(Rule):
     Source: TheDeepChecker (shrinking weights); house: all limits.
     """
 
-    default = True
     starts_with = "stage"
     needs = (
         Needs(facts=("update_sample",), why="to compare updates with weights"),
@@ -131,7 +130,6 @@ class PenaltyDominates(Rule):
         what = self.followed.removeprefix("loss/") or "loss"
         yield self.finding(
             view,
-            severity=Severity.WARNING,
             subject="penalty",
             tensors=self.names,
             value=left,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Role, Severity, facts
+from watchglass.records import Finding, Mode, Role, facts
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import JointStep
@@ -27,7 +27,6 @@ class RanksRepeatData(Rule):
     """
 
     idle_at_plain_steps = True
-    default = True
     needs = (
         Needs(facts=("batch",), why="to compare the batches of ranks"),
         Needs(role=Role.WEIGHT, statistics=("l2",), why="to know that ranks train one model"),
@@ -60,7 +59,6 @@ class RanksRepeatData(Rule):
             ranks = len(step.views)
             yield self.finding(
                 step,
-                severity=Severity.WARNING,
                 subject="batches",
                 value=float(ranks),
                 limit=1.0,

@@ -50,7 +50,6 @@ class RepeatedBatch(Rule):
     """
 
     idle_at_plain_steps = True
-    default = True
     needs = (
         Needs(facts=("batch",), why="to compare the inputs of steps"),
         Needs(facts=("data_loader",), optional=True, why="to know how many batches there are"),
@@ -245,7 +244,6 @@ class RepeatedBatch(Rule):
             return
         yield self.finding(
             view,
-            severity=Severity.WARNING,
             subject="again",
             value=float(self.again),
             limit=float(self.repeats),

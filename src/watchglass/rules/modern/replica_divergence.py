@@ -59,7 +59,6 @@ class ReplicaDivergence(Rule):
     """
 
     idle_at_plain_steps = True
-    default = True
     needs = (
         Needs(role=Role.WEIGHT, statistics=_COLUMNS, why="to compare the weights of ranks"),
         Needs(role=Role.BIAS, statistics=_COLUMNS, optional=True, why="to compare their biases"),

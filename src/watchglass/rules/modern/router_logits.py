@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity
+from watchglass.records import Finding, Mode
 from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -30,7 +30,6 @@ class RouterLogits(Rule):
         (from 64 on, neighbouring numbers of bfloat16 are 0.5 apart), `growth`, `window`.
     """
 
-    state_version = 2
     needs = (
         Needs(collection="router", statistics=("min", "max"), optional=True, why="to see the logits of routers"),
         Needs(scalars=("loss",), optional=True, why="to report the loss"),
@@ -57,7 +56,6 @@ class RouterLogits(Rule):
             if self.above.follow(view.mode_step, value > limit, name) >= self.window:
                 yield self.finding(
                     view,
-                    severity=Severity.WARNING,
                     tensors=[name],
                     value=value,
                     limit=limit,

@@ -31,7 +31,6 @@ class SchedulerMisuse(Rule):
     Source: PyTorch documentation of torch.optim.lr_scheduler; house: all limits.
     """
 
-    default = True
     needs = (
         Needs(facts=("calls",), optional=True, why="to see when the scheduler steps"),
         Needs(scalars=("learning_rate", "learning_rate/0"), why="to follow the learning rate"),

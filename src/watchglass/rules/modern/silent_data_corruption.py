@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity
+from watchglass.records import Finding, Mode
 from watchglass.rules import levels
 from watchglass.rules.modern.rank_average import samples
 from watchglass.rules.needs import Needs
@@ -99,7 +99,6 @@ class SilentDataCorruption(Rule):
         what = "loss" if series == "loss" else "gradient, before ranks average it,"
         return self.finding(
             step,
-            severity=Severity.WARNING,
             subject=worker,
             tensors=["loss"] if series == "loss" else [],
             value=value,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity, facts
+from watchglass.records import Finding, Mode, facts
 from watchglass.rules import guessing, learning_rates, signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -35,7 +35,6 @@ class TargetsOutOfScale(Rule):
         0.1 to 1, so `ratio` 30 and `least` 10 lie far above targets of unit variance.
     """
 
-    default = True
     needs = (
         Needs(facts=("target_sketch", "output_sketch"), why="to compare the scales of both"),
         Needs(scalars=("loss",), optional=True, why="to see a loss that overflows"),
@@ -92,7 +91,6 @@ class TargetsOutOfScale(Rule):
             return
         yield self.finding(
             view,
-            severity=Severity.WARNING,
             subject="targets",
             value=size / max(given, 1e-12),
             limit=self.ratio,

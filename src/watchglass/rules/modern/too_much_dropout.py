@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity, facts, in_percent
+from watchglass.records import Finding, Mode, facts, in_percent
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView
@@ -29,7 +29,6 @@ class TooMuchDropout(Rule):
         steeply); house: limits.
     """
 
-    default = True
     needs = (Needs(scalars=("loss",), optional=True, why="to compare training and evaluation"),)
 
     certain: float = parameter(0.89, help="probability that is too high in any case", gt=0, le=1)
@@ -87,7 +86,6 @@ class TooMuchDropout(Rule):
     def _finding(self, view: StepView, value: float, limit: float, words: str) -> Finding:
         return self.finding(
             view,
-            severity=Severity.WARNING,
             tensors=[self.module],
             value=value,
             limit=limit,

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity, facts
+from watchglass.records import Finding, Mode, facts
 from watchglass.rules import signals
 from watchglass.rules.modern.sampled_updates import SampledUpdates, middle, sampled_updates
 from watchglass.rules.needs import Needs
@@ -32,7 +32,6 @@ class TooSlow(Rule):
     Source: house: all limits.
     """
 
-    default = True
     starts_with = "task"
     needs = (
         Needs(facts=("update_sample",), why="to follow the direction and size of updates"),
@@ -109,7 +108,6 @@ class TooSlow(Rule):
         lead = "the weights move in one direction" if straight else "the weights hardly move"
         yield self.finding(
             view,
-            severity=Severity.WARNING,
             subject="speed",
             tensors=self.tensors,
             value=whole,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity, count, facts
+from watchglass.records import Finding, Mode, count, facts
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.rules.streaks import Streaks
@@ -32,7 +32,6 @@ class TrainEvalMode(Rule):
     Source: exact; PyTorch documentation of Module.train; house: `min_steps`.
     """
 
-    default = True
     needs = (
         Needs(facts=("training_flags",), why="to see the modes of modules"),
         Needs(
@@ -99,7 +98,6 @@ class TrainEvalMode(Rule):
         modules = _named(flags["sensitive"])
         yield self.finding(
             view,
-            severity=Severity.WARNING,
             subject="evaluation",
             value=float(sum(counts[0] for counts in flags["sensitive"].values())),
             limit=0.0,
@@ -121,7 +119,6 @@ class TrainEvalMode(Rule):
         start = f"since step {self.evaluating.since()}" if self.trained else "from the start"
         yield self.finding(
             view,
-            severity=Severity.WARNING,
             subject="training",
             value=float(sum(counts[1] for counts in flags["sensitive"].values())),
             limit=0.0,

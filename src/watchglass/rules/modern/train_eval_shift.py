@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity, facts
+from watchglass.records import Finding, Mode, facts
 from watchglass.rules import guessing, signals
 from watchglass.rules.modern.input_rows import row_of
 from watchglass.rules.needs import Needs
@@ -38,7 +38,6 @@ class TrainEvalShift(Rule):
     Source: house: MNIST with and without its usual normalisation differs 3.2-fold in spread, CIFAR-10 4-fold.
     """
 
-    default = True
     needs = (
         Needs(facts=("input_sketch", "target_sketch"), why="to compare inputs and to know what a guess reaches"),
         Needs(scalars=("loss",), optional=True, why="to see whether the model has learned"),
@@ -117,7 +116,6 @@ class TrainEvalShift(Rule):
         by_spread = ratio > self.ratio
         return self.finding(
             view,
-            severity=Severity.WARNING,
             subject=subject,
             value=ratio if by_spread else found["shift"],
             limit=self.ratio if by_spread else self.shift,

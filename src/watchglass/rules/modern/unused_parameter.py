@@ -27,7 +27,6 @@ class UnusedParameter(Rule):
     """
 
     idle_at_plain_steps = True
-    default = True
     needs = (
         Needs(facts=("membership",), why="to see which parameters have no gradient"),
         Needs(role=Role.GRADIENT, statistics=("l2",), why="to see that others have"),

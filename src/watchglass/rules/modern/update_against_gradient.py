@@ -60,7 +60,6 @@ class UpdateAgainstGradient(Rule):
     Source: exact for plain SGD and for the multiple; house: `rise`, `samples`, `patience`.
     """
 
-    default = True
     needs = (
         Needs(facts=("update_sample",), optional=True, why="to compare updates with gradients"),
         Needs(facts=("loss_graph",), optional=True, why="to see the sign of a loss that the script writes itself"),

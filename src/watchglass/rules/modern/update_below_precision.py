@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity, in_percent
+from watchglass.records import Finding, Mode, in_percent
 from watchglass.rules import signals
 from watchglass.rules.modern.sampled_updates import SampledUpdates, middle, sampled_updates
 from watchglass.rules.needs import Needs
@@ -36,8 +36,6 @@ class UpdateBelowPrecision(Rule):
         `patience`.
     """
 
-    default = True
-    state_version = 2
     needs = (
         Needs(facts=("update_sample",), why="to see which elements of weights an update changes"),
         Needs(scalars=("loss",), optional=True, why="to distinguish lost updates from convergence"),
@@ -111,7 +109,6 @@ class UpdateBelowPrecision(Rule):
         evidence: dict[str, Any] = {name: last[name] for name in stated if name in last}
         return self.finding(
             view,
-            severity=Severity.WARNING,
             subject="precision",
             tensors=last["tensors"],
             value=last["value"],

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity, facts
+from watchglass.records import Finding, Mode, facts
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView
@@ -30,7 +30,6 @@ class WorkerSeedRepeats(Rule):
     """
 
     idle_at_plain_steps = True
-    default = True
     needs = (Needs(facts=("batch",), why="to compare the batches of data workers"),)
 
     min_varied: int = parameter(16, help="fewest sampled elements that differ from the most frequent value", ge=1)
@@ -72,7 +71,6 @@ class WorkerSeedRepeats(Rule):
         equal, self.equal = self.equal, {}
         return self.finding(
             view,
-            severity=Severity.WARNING,
             subject=equal["loader"],
             value=float(equal["alike"]),
             limit=1.0,

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from watchglass.config import parameter
-from watchglass.records import INACTIVE_UNITS, Finding, Mode, ModuleKind, Role, Severity, TensorInfo
+from watchglass.records import INACTIVE_UNITS, Finding, Mode, ModuleKind, Role, TensorInfo
 from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule
@@ -52,7 +52,6 @@ class DeadRelu(Rule):
                 continue
             yield self.finding(
                 view,
-                severity=Severity.WARNING,
                 tensors=[info.name],
                 value=percent,
                 limit=self.threshold_layer,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Severity
+from watchglass.records import Finding
 from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -57,7 +57,6 @@ class LossNotDecreasing(Rule):
         if change > self.increase_threshold_percent if rises else -change < self.diff_percent:
             yield self.finding(
                 view,
-                severity=Severity.WARNING,
                 subject="loss",
                 tensors=[signals.loss_name(view) or "loss"],
                 value=change,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Role, Severity
+from watchglass.records import Finding, Mode, Role
 from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -25,7 +25,6 @@ class Overfit(Rule):
     Source: SageMaker Debugger documentation.
     """
 
-    state_version = 2
     needs = (
         Needs(scalars=("loss",), why="to follow the training loss"),
         Needs(scalars=("loss",), modes=(Mode.EVAL,), why="to follow the validation loss"),
@@ -57,7 +56,6 @@ class Overfit(Rule):
             if self.above.follow(stretch.train_step, gap > self.ratio_threshold) >= self.patience:
                 yield self.finding(
                     view,
-                    severity=Severity.WARNING,
                     subject="validation loss",
                     tensors=["loss"],
                     value=gap,

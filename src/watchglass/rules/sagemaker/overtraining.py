@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity
+from watchglass.records import Finding, Mode
 from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -47,7 +47,6 @@ class Overtraining(Rule):
             whose = "training" if view.mode is Mode.TRAIN else "validation"
             yield self.finding(
                 view,
-                severity=Severity.WARNING,
                 subject=whose,
                 tensors=[signals.loss_name(view) or "loss"],
                 value=float(self.without[mode]),

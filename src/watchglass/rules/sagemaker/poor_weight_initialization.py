@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, ModuleKind, Role, Severity
+from watchglass.records import Finding, Mode, ModuleKind, Role
 from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -72,7 +72,7 @@ class PoorWeightInitialization(Rule):
             ratio = float(np.nan_to_num(variance[most] / variance[least], nan=1.0, posinf=1e300))
         if ratio > self.threshold:
             yield self.finding(
-                view, severity=Severity.WARNING, subject=what, tensors=[rows.names[most], rows.names[least]],
+                view, subject=what, tensors=[rows.names[most], rows.names[least]],
                 value=ratio, limit=self.threshold,
                 message=f"the variances of {what} differ {ratio:.3g}-fold between {rows.names[least]} and "
                 f"{rows.names[most]} at step {view.mode_step}",
@@ -86,7 +86,7 @@ class PoorWeightInitialization(Rule):
         least = int(np.argmin(np.nan_to_num(ranges, nan=np.inf)))
         if ranges[least] < self.distribution_range:
             yield self.finding(
-                view, severity=Severity.WARNING, subject="gradients", tensors=[gradients.names[least]],
+                view, subject="gradients", tensors=[gradients.names[least]],
                 value=float(ranges[least]), limit=self.distribution_range,
                 message=f"90 % of {gradients.names[least]} lie within {ranges[least]:.2g} at step {view.mode_step}",
                 symptoms=("vanishing_everywhere",),
@@ -100,7 +100,7 @@ class PoorWeightInitialization(Rule):
         self.lowest = min(self.lowest, loss)
         if self.without >= self.patience:
             yield self.finding(
-                view, severity=Severity.WARNING, subject="loss", tensors=[signals.loss_name(view) or "loss"],
+                view, subject="loss", tensors=[signals.loss_name(view) or "loss"],
                 value=float(self.without), limit=float(self.patience),
                 message=f"the loss has not fallen below {self.lowest:.4g} in {self.without} steps up to step "
                 f"{view.mode_step}",

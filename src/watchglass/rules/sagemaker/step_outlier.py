@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Severity
+from watchglass.records import Finding, Mode
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView
@@ -72,7 +72,6 @@ class StepOutlier(Rule):
             return
         yield self.finding(
             view,
-            severity=Severity.WARNING,
             subject="outliers",
             value=max(self.longest),
             limit=limit,

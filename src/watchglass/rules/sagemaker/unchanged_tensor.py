@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Role, Severity
+from watchglass.records import Finding, Mode, Role
 from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -30,7 +30,6 @@ class UnchangedTensor(Rule):
     Source: SageMaker Debugger documentation.
     """
 
-    state_version = 2
     needs = (Needs(role=Role.WEIGHT, statistics=("nonfinite", *_COMPARED), why="to see whether weights change"),)
 
     num_steps: int = parameter(3, help="captures in a row without a change", unit="captures", ge=2)
@@ -64,7 +63,6 @@ class UnchangedTensor(Rule):
             others = f" and {len(stuck) - 1} more have" if len(stuck) > 1 else " has"
             yield self.finding(
                 view,
-                severity=Severity.WARNING,
                 subject="weights",
                 tensors=stuck[:16],
                 value=float(len(stuck)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Role, Severity
+from watchglass.records import Finding, Mode, Role
 from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule
@@ -39,7 +39,6 @@ class VanishingGradient(Rule):
         whose = "the gradient is" if len(gradients) == 1 else f"{len(small)} of {len(gradients)} gradients are"
         yield self.finding(
             view,
-            severity=Severity.WARNING,
             subject="gradients",
             tensors=small.names[:16],
             value=least,

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Role, Severity
+from watchglass.records import Finding, Mode, Role
 from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule
@@ -59,7 +59,6 @@ class WeightUpdateRatio(Rule):
             ratio = float(ratios[worst])
             yield self.finding(
                 view,
-                severity=Severity.WARNING,
                 subject="large" if large else "small",
                 tensors=[names[worst]],
                 value=ratio,

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Severity, rounded
+from watchglass.records import Finding, rounded
 from watchglass.rules.gpu_samples import at_once, of_used_gpus, unjudged
 from watchglass.rules.needs import Needs, Windows
 from watchglass.rules.rule import Rule, state
@@ -68,7 +68,6 @@ class BatchSize(Rule):
             return
         yield self.finding(
             window,
-            severity=Severity.WARNING,
             subject=window.stream,
             value=gpu,
             limit=self.gpu_threshold_p95,

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Severity, in_percent, rounded
+from watchglass.records import Finding, in_percent, rounded
 from watchglass.rules.gpu_samples import of_used_gpus, unjudged
 from watchglass.rules.needs import Needs, Windows
 from watchglass.rules.rule import Rule, state
@@ -69,7 +69,6 @@ class GPUMemoryIncrease(Rule):
         place = f"GPU {gpu}" if window.stream == "system" else f"GPU {gpu} of {window.stream}"
         yield self.finding(
             window,
-            severity=Severity.WARNING,
             subject=key,
             value=mean - before,
             limit=self.increase,

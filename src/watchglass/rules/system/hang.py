@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Severity
+from watchglass.records import Finding
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.rules.silences import note_step, silence_at
@@ -67,7 +67,6 @@ class Hang(Rule):
         places = {worker: place_of(self.stacks[worker]) for worker in silence.late if worker in self.stacks}
         yield self.finding(
             tick,
-            severity=Severity.WARNING,
             subject="hang",
             value=tick.silent_s,
             limit=silence.limit_s,
@@ -75,10 +74,9 @@ class Hang(Rule):
             symptoms=("no_step_completed",),
             evidence={
                 "ends_in_s": 0.0, "places": places,
-                "stacks": {worker: _lines(self.stacks[worker]) for worker in list(places)[:8]},
+                "stacks": {
+                    worker: [f"{file}:{line} in {name}" for file, line, name in self.stacks[worker]]
+                    for worker in list(places)[:8]
+                },
             },
         )  # fmt: skip
-
-
-def _lines(frames: list[Any]) -> list[str]:
-    return [f"{file}:{line} in {name}" for file, line, name in frames]

@@ -57,7 +57,6 @@ class InputBound(Rule):
         Needs(metrics=("cpu.limit", "gpu.utilization", "gpu.processes"), optional=True),
     )
     streams = Windows(kinds=("samples",), length_s=1)
-    state_version = 3
 
     moderate: float = parameter(5.0, help="wait that is an info", unit="%", gt=0, le=100)
     high: float = parameter(20.0, help="wait that is a warning", unit="%", gt=0, le=100)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Severity, in_percent
+from watchglass.records import Finding, in_percent
 from watchglass.rules.gpu_samples import percent_waiting, unjudged
 from watchglass.rules.needs import Needs, Windows
 from watchglass.rules.rule import Rule, state
@@ -54,7 +54,6 @@ class IOBottleneck(Rule):
             return
         yield self.finding(
             window,
-            severity=Severity.WARNING,
             subject=window.stream,
             value=percent,
             limit=self.threshold,

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Severity, in_percent, rounded
+from watchglass.records import Finding, in_percent, rounded
 from watchglass.rules.gpu_samples import of_used_gpus, unjudged
 from watchglass.rules.needs import Needs, Windows
 from watchglass.rules.rule import Rule, state
@@ -63,7 +63,6 @@ class LoadBalancing(Rule):
         means = [float(ready[gpu] @ (np.arange(_CLASSES) * 10 + 5)) for gpu in (one, other)]
         yield self.finding(
             window,
-            severity=Severity.WARNING,
             subject=window.stream,
             value=distance,
             limit=self.threshold,

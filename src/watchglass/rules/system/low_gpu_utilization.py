@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Severity, rounded
+from watchglass.records import Finding, rounded
 from watchglass.rules.gpu_samples import of_used_gpus, unjudged
 from watchglass.rules.needs import Needs, Windows
 from watchglass.rules.rule import Rule, state
@@ -74,7 +74,6 @@ class LowGPUUtilization(Rule):
         )
         yield self.finding(
             window,
-            severity=Severity.WARNING,
             subject=f"{window.stream}/{gpu}/{'little' if little else 'changes'}",
             value=high if little else low,
             limit=self.threshold_p95 if little else self.threshold_p5,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Severity
+from watchglass.records import Finding
 from watchglass.rules.needs import Windows
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import JointStep, Window
@@ -45,7 +45,6 @@ class MaxInitializationTime(Rule):
             return
         yield self.finding(
             window,
-            severity=Severity.WARNING,
             subject="first step",
             value=minutes,
             limit=self.threshold,

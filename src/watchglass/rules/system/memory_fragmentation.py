@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Severity, count, facts, in_percent, rounded
+from watchglass.records import Finding, count, facts, in_percent, rounded
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView
@@ -57,7 +57,6 @@ class MemoryFragmentation(Rule):
         reserved, allocated, _ = self.last[-1]
         yield self.finding(
             view,
-            severity=Severity.WARNING,
             subject=f"device {device}",
             value=unused[-1],
             limit=self.percent,

@@ -27,7 +27,6 @@ class OverallFrameworkMetrics(Rule):
     """
 
     needs = (Needs(rows=(PHASES,), why="to summarise them"),)
-    state_version = 2
 
     least: int = parameter(1, help="training steps of a summary", unit="steps", ge=1)
 

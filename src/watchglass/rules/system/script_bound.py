@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from watchglass.config import parameter
-from watchglass.records import PHASES, Finding, Mode, Severity, count, facts, in_percent, rounded
+from watchglass.records import PHASES, Finding, Mode, count, facts, in_percent, rounded
 from watchglass.rules import step_windows
 from watchglass.rules.gpu_samples import idle_share, with_busiest
 from watchglass.rules.host_phases import why_updates_are_unclear
@@ -55,7 +55,6 @@ class ScriptBound(Rule):
         Needs(metrics=("gpu.utilization", "gpu.processes"), optional=True),
     )
     streams = Windows(kinds=("samples",), length_s=1)
-    state_version = 2
 
     limit: float = parameter(50.0, help="share of these phases in a step", unit="%", gt=0, lt=100)
     least: float = parameter(1e-3, help="time of these phases in a step", unit="s", ge=0)
@@ -140,7 +139,6 @@ class ScriptBound(Rule):
         where = "between the arrival of a batch and the call of the model" if prepare > other else self._before()
         yield self.finding(
             step,
-            severity=Severity.WARNING,
             subject="script",
             value=100 * avoidable / whole,
             limit=self.limit,
@@ -179,7 +177,6 @@ class ScriptBound(Rule):
         first, last = (int(course[size // 2 - 1 + n][1]) for n in (0, (_PARTS - 1) * size))
         yield self.finding(
             step,
-            severity=Severity.WARNING,
             subject="growth",
             value=parts[-1] / max(parts[0], 1e-9),
             limit=_DOUBLE,

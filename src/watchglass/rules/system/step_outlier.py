@@ -79,7 +79,6 @@ class StepOutlier(Rule):
         condition is that of calibration `sagemaker`.
     """
 
-    state_version = 2
     needs = (
         Needs(rows=(PHASES,), why="to see where the time of a long step goes"),
         Needs(facts=("modules_examined", "first_bad_module"), optional=True),
@@ -176,7 +175,6 @@ class StepOutlier(Rule):
         symptom = _SYMPTOMS.get(phase, "outliers_in_steps") if pause is None else _SYMPTOMS_OF_PAUSES[pause]
         yield self.finding(
             view,
-            severity=Severity.WARNING,
             subject=phase,
             value=percent,
             limit=self.cost,
@@ -210,7 +208,6 @@ class StepOutlier(Rule):
             percent, gain = 100 * cost_s / self.whole, self.whole / (self.whole - cost_s)
             yield self.finding(
                 view,
-                severity=Severity.WARNING,
                 subject=_PAUSES[pause],
                 value=percent,
                 limit=self.cost,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import PHASE_NAMES, PHASES, Finding, Mode, Severity, count, rounded
+from watchglass.records import PHASE_NAMES, PHASES, Finding, Mode, count, rounded
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import JointStep
@@ -138,7 +138,6 @@ class Straggler(Rule):
         )
         yield self.finding(
             step,
-            severity=Severity.WARNING,
             subject=rank,
             value=100 * later / whole,
             limit=self.percent,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from watchglass.config import parameter
-from watchglass.records import PHASE_NAMES, PHASES, Finding, Mode, Severity, count, facts, in_percent, rounded
+from watchglass.records import PHASE_NAMES, PHASES, Finding, Mode, count, facts, in_percent, rounded
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import StepView
@@ -109,7 +109,6 @@ class SynchronousCopy(Rule):
             )
         yield self.finding(
             view,
-            severity=Severity.WARNING,
             subject=f"{at} {call}",
             value=percent,
             limit=self.percent,

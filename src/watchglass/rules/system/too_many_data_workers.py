@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Severity, facts
+from watchglass.records import Finding, facts
 from watchglass.rules.needs import Needs, Windows
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import JointStep
@@ -68,7 +68,6 @@ class TooManyDataWorkers(Rule):
         ranks = f"{len(self.workers)} ranks have " if len(self.workers) > 1 else ""
         yield self.finding(
             step,
-            severity=Severity.WARNING,
             subject="few" if few else "many",
             value=percent,
             limit=self.min_threshold if few else self.max_threshold,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from watchglass.config import parameter
-from watchglass.records import PHASES, Finding, Mode, Severity, count, facts, in_percent, rounded
+from watchglass.records import PHASES, Finding, Mode, count, facts, in_percent, rounded
 from watchglass.rules import step_windows
 from watchglass.rules.host_phases import why_updates_are_unclear
 from watchglass.rules.needs import Needs
@@ -44,7 +44,6 @@ class UpdateBound(Rule):
         Needs(facts=("calls",), optional=True, why="to know how many batches an update has"),
         Needs(facts=("data_loader",), optional=True, why="to know the size of batches"),
     )
-    state_version = 2
 
     limit: float = parameter(50.0, help="share of the update in a step", unit="%", gt=0, lt=100)
     most_samples: int = parameter(32, help="samples of an update that are few", unit="samples", ge=1)
@@ -102,7 +101,6 @@ class UpdateBound(Rule):
         ms = 1000 * median([whole for rows in windows for _, whole in rows]) / len(step.views)
         yield self.finding(
             step,
-            severity=Severity.WARNING,
             subject="update",
             value=100 * share,
             limit=self.limit,
