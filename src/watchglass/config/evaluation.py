@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from abc import ABC
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from watchglass.config.evaluator_timing import EvaluatorTiming
-from watchglass.config.locations import absolute
 from watchglass.config.parameters import parameter, validate
 from watchglass.config.process_config import ProcessConfig
-from watchglass.records import Severity, as_json, from_json
+from watchglass.records import Severity
 
 #: Sets of thresholds: those of watchglass, and those that SageMaker Debugger documents.
 CALIBRATIONS = ("default", "sagemaker")
@@ -43,7 +41,6 @@ class EvaluatorConfig(ProcessConfig):
     """The configuration of an evaluator process.
 
     Attributes:
-        run: Location of the run: a folder, or an address like ``s3://bucket/path``; "" if not known yet.
         attempt: The attempt to follow; None for all of the run.
         rules: Rules to evaluate.
         calibration: The set of default thresholds.
@@ -64,7 +61,6 @@ class EvaluatorConfig(ProcessConfig):
     title: ClassVar[str] = "the evaluator"
     module: ClassVar[str] = "watchglass.evaluate"
 
-    run: str
     attempt: int | None
     rules: tuple[RuleSpec, ...]
     stop_on: Severity | None = None
@@ -88,12 +84,3 @@ class EvaluatorConfig(ProcessConfig):
     def termination_s(self) -> float:
         """See :attr:`EvaluatorTiming.termination_s`."""
         return self.timing.termination_s
-
-    def plain(self) -> object:
-        """All values as JSON types, with the whole path of the run."""
-        return as_json(replace(self, run=absolute(self.run)))
-
-    @classmethod
-    def from_line(cls, text: str) -> EvaluatorConfig:
-        """The configuration that ``to_line`` gave."""
-        return from_json(cls, json.loads(text))

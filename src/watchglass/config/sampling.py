@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from watchglass.config import environment
-from watchglass.config.locations import absolute
 from watchglass.config.parameters import parameter, validate
 from watchglass.config.process_config import ProcessConfig
-from watchglass.records import as_json, from_json
 
 
 @dataclass(frozen=True)
@@ -20,7 +17,6 @@ class SamplerConfig(ProcessConfig):
     """The configuration of a sampler process.
 
     Attributes:
-        run: Location of the run: a folder, or an address like ``s3://bucket/path``.
         attempt: The attempt that the rows are about.
         root: Process whose descendants are the processes of the run.
         with_root: Whether it is itself one of them.
@@ -33,7 +29,6 @@ class SamplerConfig(ProcessConfig):
     module: ClassVar[str] = "watchglass.profile"
     speaks: ClassVar[bool] = False  # what it states is in the notes of its stream
 
-    run: str
     attempt: int
     root: int
     with_root: bool = parameter(False, help="whether the root is a process of the run")
@@ -70,12 +65,3 @@ class SamplerConfig(ProcessConfig):
     def termination_s(self) -> float:
         """Seconds that the process has to end after a signal."""
         return 1.0
-
-    def plain(self) -> object:
-        """All values as JSON types, with the whole path of the run."""
-        return as_json(replace(self, run=absolute(self.run)))
-
-    @classmethod
-    def from_line(cls, text: str) -> SamplerConfig:
-        """The configuration that ``to_line`` gave."""
-        return from_json(cls, json.loads(text))

@@ -60,7 +60,7 @@ def why_unjudged(
             return f"no hook of PyTorch reported {past.steps:,} of {total:,} updates: {past.reason}"
     applicable = [each for each in statuses if each.status is not Status.NOT_APPLICABLE and _counts(each.rule)]
     starved = [each for each in applicable if each.status is Status.STARVED]
-    few = _hardly_examined(models) if any(_looks_at_tensors(each.rule) for each in starved) else ""
+    few = _hardly_examined(models) if any(need.of_tensors for each in starved for need in _required(each.rule)) else ""
     if few:
         return few
     lossless = any(_follows_the_loss(each.rule) for each in starved)
@@ -93,10 +93,6 @@ def _follows_the_loss(rule: str) -> bool:
     """Whether a built-in rule needs nothing but the training loss: a run without any cannot be called healthy."""
     needs = _required(rule)
     return bool(needs) and all(need.scalars == ("loss",) and need.modes == (Mode.TRAIN,) for need in needs)
-
-
-def _looks_at_tensors(rule: str) -> bool:
-    return any(need.of_tensors for need in _required(rule))
 
 
 def _required(rule: str) -> list[Needs]:

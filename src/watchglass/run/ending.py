@@ -40,7 +40,7 @@ def ending_of(run: RunRecords) -> Ending:
     attempt = _newest(run)
     launch, ends = _launch(run, attempt)
     failures = [
-        replace(end.failure or _unexplained(end), exit_status=end.exit_status, wall_ns=_when(end))
+        replace(end.failure or without_reason(end.exit_status), exit_status=end.exit_status, wall_ns=_when(end))
         for end in ends.values()
         if end.exit_status not in (0, EXIT_STOPPED)
     ]
@@ -158,10 +158,6 @@ def _reports_on(worker: str, ends: dict[int, LaunchEnd]) -> list[LaunchEnd]:
     """The reports of the launcher of a worker: under torchrun each rank has one, else one started all workers."""
     rank = layout.worker_order(worker)[0]
     return [end for end in ends.values() if end.world_size <= 1 or end.rank == rank]
-
-
-def _unexplained(end: LaunchEnd) -> Failure:
-    return without_reason(end.exit_status)
 
 
 def _when(end: LaunchEnd) -> int:

@@ -40,7 +40,9 @@ def markdown_document(verdicts: Sequence[Verdict], terms: Terms, *, many: bool =
     """
     if not many:
         (verdict,) = verdicts
-        return _joined([f"## {_title(verdict, terms)}\n", *_whole(verdict, terms)])
+        return _joined(
+            [f"## {_MARKS[outcome(verdict, terms)]} watchglass: {escape(headline(verdict))}\n", *_whole(verdict, terms)]
+        )
     outcomes = [outcome(each, terms) for each in verdicts]
     amounts = Counter(outcomes)
     worst = "findings" if amounts["findings"] else "no answer" if amounts["no answer"] else "clean"
@@ -56,10 +58,6 @@ def markdown_document(verdicts: Sequence[Verdict], terms: Terms, *, many: bool =
     ]
     table = _table("| | run | verdict | steps |\n|---|---|---|--:|", rows, "run")
     return _joined([head, *table, *(block for each in wrong for block in _folded(each, terms))])
-
-
-def _title(verdict: Verdict, terms: Terms) -> str:
-    return f"{_MARKS[outcome(verdict, terms)]} watchglass: {escape(headline(verdict))}"
 
 
 def _folded(verdict: Verdict, terms: Terms) -> Iterator[str]:
@@ -163,16 +161,12 @@ def _joined(blocks: list[str]) -> str:
     free = MOST_CHARACTERS - 200
     kept: list[str] = []
     for position, block in enumerate(blocks):
-        free -= _length(block) + 1
+        free -= len(block.encode("utf-16-le")) // 2 + 1
         if free < 0:
             kept.append(f"\n{count(len(blocks) - position, 'section')} omitted: the comment is full.")
             break
         kept.append(block)
     return "\n".join(kept).rstrip() + "\n"
-
-
-def _length(text: str) -> int:
-    return len(text.encode("utf-16-le")) // 2
 
 
 def escape(text: str, most: int = _SENTENCE) -> str:

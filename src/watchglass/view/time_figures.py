@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from watchglass.errors import UnknownNameError
-from watchglass.records import PHASE_NAMES, Finding, FunctionTotals, Mode, ModuleOperator, OperatorTotals
+from watchglass.records import PHASE_NAMES, Finding, FunctionTotals, Mode, OperatorTotals
 from watchglass.run import ModuleTimes, Operators, Phases, PythonProfile
 from watchglass.view.plot import COLOURS, mark_findings, new_figure, place_legend, rounded
 from watchglass.view.text import exact_duration as _exact, percent, quantity, size
@@ -287,16 +287,13 @@ def module_operator_rows(operators: Operators) -> list[tuple[str, ...]]:
     whole = sum(row.self_cpu_s for row in operators.modules)
     return [
         (
-            _module(row), "backward" if row.backward else "forward", row.name, f"{row.calls / steps:,.4g}",
+            row.module or "(the model)", "backward" if row.backward else "forward", row.name,
+            f"{row.calls / steps:,.4g}",
             _exact(row.self_cpu_s / steps), percent(row.self_cpu_s / whole) if whole > 0 else "",
             _exact(row.self_device_s / steps),
         )
         for row in operators.modules[:_MAX_OPERATORS]
     ]  # fmt: skip
-
-
-def _module(row: ModuleOperator) -> str:
-    return row.module or "(the model)"
 
 
 def memory_rows(operators: Operators) -> list[tuple[str, str, str]]:

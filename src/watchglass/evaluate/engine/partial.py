@@ -11,7 +11,6 @@ from watchglass.evaluate.engine.examined import hardly_examined
 from watchglass.evaluate.engine.rule_status import (
     Examined,
     ExaminedKey,
-    Met,
     PartialEvaluation,
     RuleFacts,
     WorkerFacts,
@@ -61,7 +60,7 @@ def _status(
     return status_of(
         first.name,
         chosen,
-        _needs(facts),
+        {key: met for part in facts for key, met in part.needs.items()},
         ended=ended,
         not_applicable=first.not_applicable,
         unexamined=lambda: hardly_examined(examined, chosen) if first.of_tensors else "",
@@ -73,10 +72,6 @@ def _chosen(facts: Sequence[RuleFacts], newest: int, ended: bool) -> list[Worker
     at_end = {(w.attempt, w.worker, w.model): w for part in facts for w in part.at_end if ended or w.attempt < newest}
     so_far = {(w.attempt, w.worker, w.model): w for part in facts for w in part.so_far}
     return list({**so_far, **at_end}.values())
-
-
-def _needs(facts: Sequence[RuleFacts]) -> dict[tuple[str, int], tuple[Met, ...]]:
-    return {key: met for part in facts for key, met in part.needs.items()}
 
 
 def _ordered(chosen: dict[int, list[WorkerFacts]]) -> tuple[Finding, ...]:
