@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from watchglass import evaluate, view
+from watchglass.cli.declaring import argument, option
 from watchglass.cli.evaluator_options import Actions
 from watchglass.cli.failure import COULD_NOT, print_note
 from watchglass.cli.shared_options import ActionsFile
@@ -16,13 +17,13 @@ from watchglass.errors import InvalidValueError
 
 Name = Annotated[
     str | None,
-    typer.Argument(
-        metavar="NAME|RUN",
-        help="An action, or FILE.py:CLASS for a custom action; with --resend, the location of a run.",
+    argument(
+        "NAME|RUN",
+        "An action, or FILE.py:CLASS for a custom action; with --resend, the location of a run.",
         show_default=False,
     ),
 ]
-Resend = Annotated[bool, typer.Option("--resend", help="Send the dead letters of a run again.")]
+Resend = Annotated[bool, option("--resend", "Send the dead letters of a run again.")]
 
 
 def actions(name: Name = None, resend: Resend = False, action: Actions = None, config: ActionsFile = None) -> int:

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 import typer.main
 
+from watchglass.cli.declaring import option
 from watchglass.cli.failure import COULD_NOT, INTERRUPTED, failing_in_one_line, print_error
 from watchglass.config import TIMING, Timing
 
@@ -29,7 +30,7 @@ _USAGE_ERRORS = tuple(
 )
 
 
-_Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+_Debug = Annotated[bool, option("--debug", "Show the traceback of an error.")]
 
 
 def _print_version(wanted: bool) -> None:
@@ -42,7 +43,7 @@ def _print_version(wanted: bool) -> None:
 
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+        bool, option("--version", "Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
     """Watch a training run, find its faults, and explain the causes."""

@@ -19,6 +19,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from watchglass import evaluate, view
+from watchglass.cli.declaring import argument, option
 from watchglass.cli.evaluator_options import Calibration, RuleTimeout
 from watchglass.cli.failure import CLEAN, COULD_NOT, INTERRUPTED, print_note, print_warning
 from watchglass.cli.shared_options import check_choice
@@ -42,44 +43,21 @@ _SCORE_COLUMNS = (
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 RuleName = Annotated[
-    str,
-    typer.Argument(
-        metavar="RULE", help="A rule from 'watchglass rules', or FILE.py:CLASS, with optional :PARAM=VALUE,..."
-    ),
+    str, argument("RULE", "A rule from 'watchglass rules', or FILE.py:CLASS, with optional :PARAM=VALUE,...")
 ]
-RunPaths = Annotated[
-    list[str],
-    typer.Argument(metavar="RUNS", help="Runs, folders or prefixes of runs, or patterns such as 'runs/lr-*'."),
-]
+RunPaths = Annotated[list[str], argument("RUNS", "Runs, folders or prefixes of runs, or patterns such as 'runs/lr-*'.")]
 Labels = Annotated[
-    str | None,
-    typer.Option(
-        "--labels", metavar="FILE", help="Labels of the runs: CSV, JSON or TOML with the fields run, sick, since_step."
-    ),
+    str | None, option("--labels FILE", "Labels of the runs: CSV, JSON or TOML with the fields run, sick, since_step.")
 ]
 Sweeps = Annotated[
     list[str] | None,
-    typer.Option(
-        "--sweep",
-        metavar="PARAM=V1,V2|A..B/N",
-        help="Values of a parameter to try. Repeatable; every combination is tried.",
-    ),
+    option("--sweep PARAM=V1,V2|A..B/N", "Values of a parameter to try. Repeatable; every combination is tried."),
 ]
-Counted = Annotated[
-    str, typer.Option("--severity", metavar="warning|error|info", help="Lowest severity of findings that count.")
-]
+Counted = Annotated[str, option("--severity warning|error|info", "Lowest severity of findings that count.")]
 Tolerance = Annotated[
-    int,
-    typer.Option(
-        "--tolerance",
-        metavar="STEPS",
-        min=0,
-        help="A finding up to this many steps before since_step is not a false alarm.",
-    ),
+    int, option("--tolerance STEPS", "A finding up to this many steps before since_step is not a false alarm.", min=0)
 ]
-OutputFormat = Annotated[
-    str, typer.Option("--format", metavar="text|json|csv", help="Format of the output: for people or for programs.")
-]
+OutputFormat = Annotated[str, option("--format text|json|csv", "Format of the output: for people or for programs.")]
 
 
 class Backtest(NamedTuple):

@@ -8,107 +8,74 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
+from watchglass.cli.declaring import option
 from watchglass.config import EvaluatorConfig, SessionConfig, SettingsLayer, add_settings, find_file, read_file
 from watchglass.errors import InvalidValueError
 from watchglass.session import capture_of_rules
 
 ConfigFile = Annotated[
-    str | None,
-    typer.Option(
-        "--config", metavar="FILE", help="File of capture settings. [default: the nearest watchglass.toml, if any]"
-    ),
+    str | None, option("--config FILE", "File of capture settings. [default: the nearest watchglass.toml, if any]")
 ]
 Collections = Annotated[
     list[str] | None,
-    typer.Option(
-        "--collection",
-        metavar="NAME[=REGEX]",
-        help="Record a built-in collection, or the tensors whose names match REGEX; NAME:SETTING=VALUE,... changes the "
+    option(
+        "--collection NAME[=REGEX]",
+        "Record a built-in collection, or the tensors whose names match REGEX; NAME:SETTING=VALUE,... changes the "
         "settings of a collection. Repeatable.",
     ),
 ]
 SaveRaw = Annotated[
     list[str] | None,
-    typer.Option(
-        "--save-raw",
-        metavar="NAME,...",
-        help="Collections whose tensors are recorded in full, besides statistics. Repeatable.",
-    ),
+    option("--save-raw NAME,...", "Collections whose tensors are recorded in full, besides statistics. Repeatable."),
 ]
-SaveAll = Annotated[bool, typer.Option("--save-all", help="Record every tensor the run produces.")]
-IncludeWorkers = Annotated[
-    str | None, typer.Option("--include-workers", metavar="all|one", help="Ranks that record tensors. [default: all]")
-]
+SaveAll = Annotated[bool, option("--save-all", "Record every tensor the run produces.")]
+IncludeWorkers = Annotated[str | None, option("--include-workers all|one", "Ranks that record tensors. [default: all]")]
 SaveInterval = Annotated[
     str | None,
-    typer.Option(
-        "--save-interval",
-        metavar="N",
-        help="Record statistics every N steps. [default: as often as the overhead budget allows]",
-    ),
+    option("--save-interval N", "Record statistics every N steps. [default: as often as the overhead budget allows]"),
 ]
 OverheadBudget = Annotated[
     str | None,
-    typer.Option(
-        "--overhead-budget",
-        metavar="PERCENT",
-        help="Largest share of the run's time that capture may take. [default: 1]",
-    ),
+    option("--overhead-budget PERCENT", "Largest share of the run's time that capture may take. [default: 1]"),
 ]
-NoProfiler = Annotated[
-    bool, typer.Option("--no-profiler", help="Do not sample system metrics, nor record phases of steps.")
-]
+NoProfiler = Annotated[bool, option("--no-profiler", "Do not sample system metrics, nor record phases of steps.")]
 SampleInterval = Annotated[
-    str | None,
-    typer.Option(
-        "--sample-interval", metavar="SECONDS", help="Sample system metrics every SECONDS, 0.1 to 60. [default: 0.5]"
-    ),
+    str | None, option("--sample-interval SECONDS", "Sample system metrics every SECONDS, 0.1 to 60. [default: 0.5]")
 ]
 ModuleTimes = Annotated[
-    bool, typer.Option("--module-times", help="Time the modules of the model, forward and backward, in some steps.")
+    bool, option("--module-times", "Time the modules of the model, forward and backward, in some steps.")
 ]
 ProfileSteps = Annotated[
     str | None,
-    typer.Option(
-        "--profile-steps",
-        metavar="START:STOP,...",
-        help="Profile the operators of these training steps with PyTorch's profiler, STOP excluded; 60s:65s for the "
+    option(
+        "--profile-steps START:STOP,...",
+        "Profile the operators of these training steps with PyTorch's profiler, STOP excluded; 60s:65s for the "
         "steps that begin in these seconds after the first update.",
     ),
 ]
 KeepTraces = Annotated[
     bool,
-    typer.Option(
+    option(
         "--keep-traces",
-        help="Keep PyTorch's traces of the steps of --profile-steps, and of watchglass profile, in the run, at most "
-        "64 MiB.",
+        "Keep PyTorch's traces of the steps of --profile-steps, and of watchglass profile, in the run, at most 64 MiB.",
     ),
 ]
 PythonProfile = Annotated[
     str | None,
-    typer.Option(
-        "--python-profile",
-        metavar="START:STOP,...",
-        help="Profile the Python functions of these training steps, in the same form.",
+    option(
+        "--python-profile START:STOP,...", "Profile the Python functions of these training steps, in the same form."
     ),
 ]
 PythonProfiler = Annotated[
     str | None,
-    typer.Option(
-        "--python-profiler",
-        metavar="cprofile|pyinstrument",
-        help="cprofile counts every call, pyinstrument looks at the stack every millisecond. [default: cprofile]",
+    option(
+        "--python-profiler cprofile|pyinstrument",
+        "cprofile counts every call, pyinstrument looks at the stack every millisecond. [default: cprofile]",
     ),
 ]
 PlannedSteps = Annotated[
     str | None,
-    typer.Option(
-        "--planned-steps",
-        metavar="N",
-        help="Planned number of training steps; a stopped run then reports the steps saved.",
-    ),
+    option("--planned-steps N", "Planned number of training steps; a stopped run then reports the steps saved."),
 ]
 
 

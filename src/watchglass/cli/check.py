@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from watchglass import view
+from watchglass.cli.declaring import argument, option
 from watchglass.cli.evaluator_options import Calibration, Causes, Rules, RuleTimeout, evaluator_config, explain_options
 from watchglass.cli.failure import CLEAN, COULD_NOT, FINDINGS, print_error, print_note, print_warning
 from watchglass.cli.shared_options import Engine, FailOn, PricePerHour, RayAddress, Verbose, check_choice, check_engine
@@ -27,8 +28,7 @@ if TYPE_CHECKING:
 FORMATS = {"text": "txt", "json": "json", "sarif": "sarif", "junit": "xml", "markdown": "md"}
 
 RunOrPrefix = Annotated[
-    str,
-    typer.Argument(metavar="RUN", help="Location of the run, or a folder or prefix of runs: runs, s3://BUCKET/runs."),
+    str, argument("RUN", "Location of the run, or a folder or prefix of runs: runs, s3://BUCKET/runs.")
 ]
 
 
@@ -43,33 +43,25 @@ def check(
     rules: Rules = None,
     calibration: Calibration = "default",
     fail_on: FailOn = "warning",
-    output_format: Annotated[
-        str, typer.Option("--format", metavar="FORMAT", help=f"Format of the output: {', '.join(FORMATS)}.")
-    ] = "text",
-    output: Annotated[
-        str | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file instead of stdout.")
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the file of --output if it exists.")] = False,
+    output_format: Annotated[str, option("--format FORMAT", f"Format of the output: {', '.join(FORMATS)}.")] = "text",
+    output: Annotated[str | None, option("--output, -o FILE", "Write to this file instead of stdout.")] = None,
+    force: Annotated[bool, option("--force", "Overwrite the file of --output if it exists.")] = False,
     allow_unfinished: Annotated[
         bool,
-        typer.Option(
-            "--allow-unfinished", help="Exit with 0 also if a run without findings failed, is running or is damaged."
-        ),
+        option("--allow-unfinished", "Exit with 0 also if a run without findings failed, is running or is damaged."),
     ] = False,
     causes: Causes = None,
     rule_timeout: RuleTimeout = 30.0,
     price_per_hour: PricePerHour = None,
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Print no verdict and no notes; use the exit status or --output.")
+        bool, option("--quiet, -q", "Print no verdict and no notes; use the exit status or --output.")
     ] = False,
     verbose: Verbose = False,
     engine: Engine = "local",
     ray_address: RayAddress = None,
     schema: Annotated[
         bool,
-        typer.Option(
-            "--schema", help="Print the JSON Schema of --format json and exit.", callback=_print_schema, is_eager=True
-        ),
+        option("--schema", "Print the JSON Schema of --format json and exit.", callback=_print_schema, is_eager=True),
     ] = False,
 ) -> int:
     """Evaluate rules on a stored run, or on all runs of a folder.

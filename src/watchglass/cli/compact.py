@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from watchglass.cli.declaring import option
 from watchglass.cli.failure import print_note
 from watchglass.cli.shared_options import Force, RunPath
 from watchglass.cli.terminal import working
@@ -26,13 +27,10 @@ _DAY_NS = 86_400_000_000_000
 def compact(
     run: RunPath,
     keep_raw_days: Annotated[
-        float | None, typer.Option("--keep-raw-days", metavar="DAYS", help="Remove raw tensors older than DAYS.")
+        float | None, option("--keep-raw-days DAYS", "Remove raw tensors older than DAYS.")
     ] = None,
     keep_raw_bytes: Annotated[
-        str | None,
-        typer.Option(
-            "--keep-raw-bytes", metavar="SIZE", help="Remove the oldest raw tensors beyond SIZE: 500MB, 2GiB."
-        ),
+        str | None, option("--keep-raw-bytes SIZE", "Remove the oldest raw tensors beyond SIZE: 500MB, 2GiB.")
     ] = None,
     force: Force = False,
 ) -> None:

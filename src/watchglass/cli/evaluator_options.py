@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-import typer
-
+from watchglass.cli.declaring import option
 from watchglass.cli.shared_options import check_choice, price_of
 from watchglass.config import CALIBRATIONS, EvaluatorConfig
 from watchglass.records import Severity
@@ -14,44 +13,33 @@ from watchglass.session import action_specs, rule_specs
 
 Rules = Annotated[
     list[str] | None,
-    typer.Option(
-        "--rules",
-        metavar="NAME[:PARAM=VALUE]",
-        help="Rules to evaluate instead of the default ones: names of rules or rule sets (see 'watchglass rules'), or "
+    option(
+        "--rules NAME[:PARAM=VALUE]",
+        "Rules to evaluate instead of the default ones: names of rules or rule sets (see 'watchglass rules'), or "
         "FILE.py:CLASS. Comma-separated or repeatable.",
     ),
 ]
 Calibration = Annotated[
     str,
-    typer.Option(
-        "--calibration",
-        metavar="default|sagemaker",
-        help="Default thresholds of the rules: those of watchglass, or those of SageMaker Debugger.",
+    option(
+        "--calibration default|sagemaker",
+        "Default thresholds of the rules: those of watchglass, or those of SageMaker Debugger.",
     ),
 ]
 StopOn = Annotated[
-    str | None,
-    typer.Option(
-        "--stop-on", metavar="error|warning", help="Stop when a finding reaches this severity. [default: never]"
-    ),
+    str | None, option("--stop-on error|warning", "Stop when a finding reaches this severity. [default: never]")
 ]
 Actions = Annotated[
     list[str] | None,
-    typer.Option(
-        "--action",
-        metavar="NAME[:PARAM=VALUE]",
-        help="Action for findings: a name from 'watchglass actions', or FILE.py:CLASS. Repeatable.",
+    option(
+        "--action NAME[:PARAM=VALUE]",
+        "Action for findings: a name from 'watchglass actions', or FILE.py:CLASS. Repeatable.",
     ),
 ]
 Causes = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--causes", metavar="FILE", help="File of custom causes, in addition to the built-in ones. Repeatable."
-    ),
+    list[str] | None, option("--causes FILE", "File of custom causes, in addition to the built-in ones. Repeatable.")
 ]
-RuleTimeout = Annotated[
-    float, typer.Option("--rule-timeout", metavar="S", min=0.001, help="Time limit of a rule for one step, in seconds.")
-]
+RuleTimeout = Annotated[float, option("--rule-timeout S", "Time limit of a rule for one step, in seconds.", min=0.001)]
 
 
 def explain_options(rules: Sequence[str] | None, calibration: str, causes: Sequence[str] | None) -> list[str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from watchglass import diagnose, view
+from watchglass.cli.declaring import argument, option
 from watchglass.cli.evaluator_options import Calibration, Causes, Rules, evaluator_config
 from watchglass.cli.failure import print_warning
 from watchglass.cli.shared_options import PricePerHour, check_choice, price_of
@@ -23,15 +24,13 @@ if TYPE_CHECKING:
 
 RunToExplain = Annotated[
     str | None,
-    typer.Argument(
-        metavar="RUN", help="Location of the run: runs/train-20250101-120000, s3://BUCKET/PATH.", show_default=False
-    ),
+    argument("RUN", "Location of the run: runs/train-20250101-120000, s3://BUCKET/PATH.", show_default=False),
 ]
 FindingToExplain = Annotated[
     str | None,
-    typer.Argument(
-        metavar="FINDING",
-        help="A finding, by its id or the beginning of it, or all findings of a rule, by the name of the rule.",
+    argument(
+        "FINDING",
+        "A finding, by its id or the beginning of it, or all findings of a rule, by the name of the rule.",
         show_default=False,
     ),
 ]
@@ -44,10 +43,8 @@ def explain(
     calibration: Calibration = "default",
     causes: Causes = None,
     price_per_hour: PricePerHour = None,
-    output: Annotated[
-        str, typer.Option("--format", metavar="text|json", help="Format of the output: for people or for programs.")
-    ] = "text",
-    list_causes: Annotated[bool, typer.Option("--list-causes", help="List all known causes; needs no RUN.")] = False,
+    output: Annotated[str, option("--format text|json", "Format of the output: for people or for programs.")] = "text",
+    list_causes: Annotated[bool, option("--list-causes", "List all known causes; needs no RUN.")] = False,
 ) -> None:
     """Explain the diagnoses of a run, or one finding, with all evidence.
 

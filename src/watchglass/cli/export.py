@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from watchglass import view
+from watchglass.cli.declaring import option
 from watchglass.cli.failure import print_warning
 from watchglass.cli.shared_options import RunPath, check_choice
 from watchglass.cli.terminal import working
@@ -15,9 +16,9 @@ from watchglass.records import count
 
 def export(
     run: RunPath,
-    output: Annotated[str, typer.Option("--output", "-o", metavar="PATH", help="New or empty folder for the tables.")],
-    to: Annotated[str, typer.Option("--to", metavar="parquet", help="Format of the tables.")] = "parquet",
-    histograms: Annotated[bool, typer.Option("--histograms", help="Include the histograms, as lists.")] = False,
+    output: Annotated[str, option("--output, -o PATH", "New or empty folder for the tables.")],
+    to: Annotated[str, option("--to parquet", "Format of the tables.")] = "parquet",
+    histograms: Annotated[bool, option("--histograms", "Include the histograms, as lists.")] = False,
 ) -> None:
     """Write a run as tidy Parquet tables for pandas, polars, DuckDB or Spark. The run does not change."""
     from watchglass.run import open_run

@@ -16,6 +16,7 @@ import typer
 
 from watchglass import evaluate
 from watchglass.cli import evaluator_options, shared_options
+from watchglass.cli.declaring import argument, option
 from watchglass.cli.failure import COULD_NOT, print_note
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import InvalidValueError
@@ -25,32 +26,20 @@ _SIGNALLED = 128
 _LAST_PORT = 65_535
 
 _RunOrPrefix = Annotated[
-    str,
-    typer.Argument(
-        metavar="RUN", help="Location of a run, now or later, or a folder or prefix of runs: s3://BUCKET/runs."
-    ),
+    str, argument("RUN", "Location of a run, now or later, or a folder or prefix of runs: s3://BUCKET/runs.")
 ]
-_Wait = Annotated[
-    float, typer.Option("--wait", metavar="S", help="Wait at most S seconds for the run and its first step.")
-]
-_Timeout = Annotated[
-    float | None, typer.Option("--timeout", metavar="S", help="Stop following after S seconds. [default: no limit]")
-]
+_Wait = Annotated[float, option("--wait S", "Wait at most S seconds for the run and its first step.")]
+_Timeout = Annotated[float | None, option("--timeout S", "Stop following after S seconds. [default: no limit]")]
 _UntilIdle = Annotated[
-    float | None,
-    typer.Option("--until-idle", metavar="S", help="Stop following a prefix when no run was active for S seconds."),
+    float | None, option("--until-idle S", "Stop following a prefix when no run was active for S seconds.")
 ]
 _LostAfter = Annotated[
-    float,
-    typer.Option("--lost-after", metavar="S", help="A worker on another machine is lost after S seconds of silence."),
+    float, option("--lost-after S", "A worker on another machine is lost after S seconds of silence.")
 ]
 _MetricsPort = Annotated[
-    int | None,
-    typer.Option("--metrics-port", metavar="PORT", help="Port for Prometheus metrics; 0 selects a free port."),
+    int | None, option("--metrics-port PORT", "Port for Prometheus metrics; 0 selects a free port.")
 ]
-_MetricsHost = Annotated[
-    str | None, typer.Option("--metrics-host", metavar="ADDRESS", help="Address for metrics. [default: 127.0.0.1]")
-]
+_MetricsHost = Annotated[str | None, option("--metrics-host ADDRESS", "Address for metrics. [default: 127.0.0.1]")]
 
 
 def follow(
@@ -84,8 +73,8 @@ def follow(
     """
     shared_options.check_choice("--fail-on", fail_on, ("warning", "error", "never"))
     shared_options.check_engine(engine, ray_address)
-    for option, seconds in (("--wait", wait), ("--timeout", timeout), ("--until-idle", until_idle)):
-        _check_seconds(option, seconds, 0)
+    for name, seconds in (("--wait", wait), ("--timeout", timeout), ("--until-idle", until_idle)):
+        _check_seconds(name, seconds, 0)
     _check_seconds("--lost-after", lost_after, 1)
 
     config = evaluator_options.evaluator_config(

@@ -10,15 +10,16 @@ import typer
 
 from watchglass import view
 from watchglass.cli import shared_options
+from watchglass.cli.declaring import argument, option
 from watchglass.cli.failure import print_note
 from watchglass.cli.terminal import print_table, stdout_console, working
 from watchglass.records import count
 
 
 def import_trace(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="Trace of torch.profiler, .json or .json.gz.")],
+    file: Annotated[str, argument("FILE", "Trace of torch.profiler, .json or .json.gz.")],
     format: Annotated[  # noqa: A002  the name of the option
-        str, typer.Option("--format", metavar="text|json", help="A table of the first 20, or all operators as JSON.")
+        str, option("--format text|json", "A table of the first 20, or all operators as JSON.")
     ] = "text",
 ) -> None:
     """Sum up the operators and kernels of a trace that torch.profiler wrote, without a run.

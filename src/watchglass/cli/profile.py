@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from watchglass import view
 from watchglass.cli import shared_options
 from watchglass.cli.capture_options import PythonProfiler
+from watchglass.cli.declaring import option
 from watchglass.cli.failure import print_note
 from watchglass.cli.shared_options import RunPath
 from watchglass.cli.terminal import print_table, progress, stdout_console
@@ -23,25 +22,18 @@ if TYPE_CHECKING:
 def profile(
     run: RunPath,
     steps: Annotated[
-        str | None,
-        typer.Option("--steps", metavar="N", help="How many training steps. [default: 5; none where settings change]"),
+        str | None, option("--steps N", "How many training steps. [default: 5; none where settings change]")
     ] = None,
-    python: Annotated[
-        bool, typer.Option("--python", help="Profile Python functions instead of PyTorch's operators.")
-    ] = False,
+    python: Annotated[bool, option("--python", "Profile Python functions instead of PyTorch's operators.")] = False,
     python_profiler: PythonProfiler = None,
-    start: Annotated[
-        str | None, typer.Option("--start", metavar="STEP", help="The first one. [default: the next possible one]")
-    ] = None,
+    start: Annotated[str | None, option("--start STEP", "The first one. [default: the next possible one]")] = None,
     sample_interval: Annotated[
-        str | None, typer.Option("--sample-interval", metavar="SECONDS", help="Sample system metrics every SECONDS.")
+        str | None, option("--sample-interval SECONDS", "Sample system metrics every SECONDS.")
     ] = None,
-    module_times: Annotated[
-        str | None, typer.Option("--module-times", metavar="on|off", help="Begin or end to time the modules.")
-    ] = None,
-    off: Annotated[bool, typer.Option("--off", help="Pause the sampler, and refuse to profile steps.")] = False,
-    on: Annotated[bool, typer.Option("--on", help="Go on after --off.")] = False,
-    no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not wait for the result.")] = False,
+    module_times: Annotated[str | None, option("--module-times on|off", "Begin or end to time the modules.")] = None,
+    off: Annotated[bool, option("--off", "Pause the sampler, and refuse to profile steps.")] = False,
+    on: Annotated[bool, option("--on", "Go on after --off.")] = False,
+    no_wait: Annotated[bool, option("--no-wait", "Do not wait for the result.")] = False,
 ) -> None:
     """Profile the next training steps of a running job: operators with PyTorch's profiler, or Python functions.
 

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from watchglass import view
+from watchglass.cli.declaring import option
 from watchglass.cli.evaluator_options import Causes
 from watchglass.cli.shared_options import PricePerHour, RunPath, price_of
 from watchglass.cli.terminal import working
@@ -17,22 +18,15 @@ def report(
     run: RunPath,
     output: Annotated[
         str | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="HTML file to write, such as report.html. [default with --profiler: inside the run]",
+        option(
+            "--output, -o FILE", "HTML file to write, such as report.html. [default with --profiler: inside the run]"
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
+    force: Annotated[bool, option("--force", "Overwrite the file if it exists.")] = False,
     causes: Causes = None,
     price_per_hour: PricePerHour = None,
     profiler: Annotated[
-        bool,
-        typer.Option(
-            "--profiler",
-            help="Write the report on time and machine instead, as JSON if FILE ends with .json.",
-        ),
+        bool, option("--profiler", "Write the report on time and machine instead, as JSON if FILE ends with .json.")
     ] = False,
 ) -> None:
     """Write a self-contained HTML report of a run, with verdict, figures and findings, for use offline."""

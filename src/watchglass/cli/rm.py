@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import watchglass.run
+from watchglass.cli.declaring import argument, option
 from watchglass.cli.failure import print_note
 from watchglass.cli.shared_options import Force
 from watchglass.cli.terminal import working
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 
 
 def rm(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN", help="Locations of the runs.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    runs: Annotated[list[str], argument("RUN", "Locations of the runs.")],
+    yes: Annotated[bool, option("--yes, -y", "Do not ask for confirmation.")] = False,
     force: Force = False,
 ) -> None:
     """Remove runs that no process writes or reads. Other files in their folders are kept."""

@@ -10,27 +10,25 @@ from typing import Annotated
 
 import typer
 
+from watchglass.cli.declaring import argument, option
 from watchglass.cli.shared_options import check_choice
 from watchglass.cli.terminal import stdout_console
 from watchglass.errors import InvalidValueError, PluginFileError
 from watchglass.view import printable
 
 Name = Annotated[
-    str | None,
-    typer.Argument(metavar="NAME", help="A rule, a rule set, or FILE.py:CLASS for a custom rule.", show_default=False),
+    str | None, argument("NAME", "A rule, a rule set, or FILE.py:CLASS for a custom rule.", show_default=False)
 ]
 NewName = Annotated[
-    str | None,
-    typer.Argument(metavar="CLASS", help="After NAME new: the class of the rule to write.", show_default=False),
+    str | None, argument("CLASS", "After NAME new: the class of the rule to write.", show_default=False)
 ]
 Folder = Annotated[
-    Path | None,
-    typer.Option("--folder", metavar="FOLDER", help="Where new writes its files (default: here).", show_default=False),
+    Path | None, option("--folder FOLDER", "Where new writes its files (default: here).", show_default=False)
 ]
 Coverage = Annotated[
-    bool, typer.Option("--coverage", help="List for each rule whether a real training run triggers it in the tests.")
+    bool, option("--coverage", "List for each rule whether a real training run triggers it in the tests.")
 ]
-Format = Annotated[str, typer.Option("--format", metavar="text|json", help="Format of the output of --coverage.")]
+Format = Annotated[str, option("--format text|json", "Format of the output of --coverage.")]
 
 
 def rules(

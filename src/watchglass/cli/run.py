@@ -13,6 +13,7 @@ from typer.core import TyperCommand
 
 from watchglass import view
 from watchglass.cli import capture_options, evaluator_options, shared_options
+from watchglass.cli.declaring import argument, option
 from watchglass.cli.failure import print_note, print_warning, show_traceback
 from watchglass.cli.terminal import print_verdict_beside, progress, working
 from watchglass.config import DEFAULT_RUNS, EvaluatorConfig, environment
@@ -59,48 +60,40 @@ def _end_options_at_module(args: list[str], with_value: Iterable[str]) -> list[s
 
 
 Words = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="SCRIPT [ARGS]", help="Training script, followed by its arguments.", show_default=False),
+    list[str] | None, argument("SCRIPT [ARGS]", "Training script, followed by its arguments.", show_default=False)
 ]
-Module = Annotated[str | None, typer.Option("-m", metavar="MODULE", help="Run a module like 'python -m MODULE ARGS'.")]
+Module = Annotated[str | None, option("-m MODULE", "Run a module like 'python -m MODULE ARGS'.")]
 RunDirectory = Annotated[
     str | None,
     # Older torchruns take --run behind the script for an ambiguous abbreviation of their own --run-path.
-    typer.Option(
-        "--run",
-        "--run-dir",
-        metavar="RUN",
-        help="Location of the run: a folder, or s3://BUCKET/PATH; --run-dir with torchrun. "
+    option(
+        "--run, --run-dir RUN",
+        "Location of the run: a folder, or s3://BUCKET/PATH; --run-dir with torchrun. "
         "[default: a new path below --runs]",
     ),
 ]
 RunsFolder = Annotated[
     str | None,
-    typer.Option(
-        "--runs",
-        metavar="PREFIX",
-        help="Folder or prefix for runs without --run, each as SCRIPT-DATE-TIME. [default: $WATCHGLASS_RUNS or runs]",
+    option(
+        "--runs PREFIX",
+        "Folder or prefix for runs without --run, each as SCRIPT-DATE-TIME. [default: $WATCHGLASS_RUNS or runs]",
     ),
 ]
 EvaluatorKind = Annotated[
     str,
-    typer.Option(
-        "--evaluator",
-        metavar="local|none",
-        help="local: evaluate rules on this machine. none: only record; evaluate elsewhere with 'watchglass follow', "
+    option(
+        "--evaluator local|none",
+        "local: evaluate rules on this machine. none: only record; evaluate elsewhere with 'watchglass follow', "
         "or later with 'watchglass check'.",
     ),
 ]
-ReportFile = Annotated[
-    str | None, typer.Option("--report", metavar="FILE", help="Write an HTML report at the end of the run.")
-]
+ReportFile = Annotated[str | None, option("--report FILE", "Write an HTML report at the end of the run.")]
 
 ProfilerReportFile = Annotated[
     str | None,
-    typer.Option(
-        "--profiler-report",
-        metavar="FILE",
-        help="Also write the report on time and machine at the end of the run, as JSON if FILE ends with .json.",
+    option(
+        "--profiler-report FILE",
+        "Also write the report on time and machine at the end of the run, as JSON if FILE ends with .json.",
     ),
 ]
 
@@ -136,10 +129,8 @@ def run(
     module_times: capture_options.ModuleTimes = False,
     report: ReportFile = None,
     profiler_report: ProfilerReportFile = None,
-    compact: Annotated[
-        bool, typer.Option("--compact", help="Compact the run at its end, like 'watchglass compact'.")
-    ] = False,
-    no_capture: Annotated[bool, typer.Option("--no-capture", help="Run the script without watchglass.")] = False,
+    compact: Annotated[bool, option("--compact", "Compact the run at its end, like 'watchglass compact'.")] = False,
+    no_capture: Annotated[bool, option("--no-capture", "Run the script without watchglass.")] = False,
     quiet: shared_options.Quiet = False,
     verbose: shared_options.Verbose = False,
 ) -> int:
@@ -347,11 +338,9 @@ def _check(
 ) -> None:
     """Refuse options before the script starts if they cannot take effect during the run or after it."""
     shared_options.check_choice("--evaluator", evaluator, ("local", "none"))
-    for option, given in (("--rules", rules), ("--action", actions), ("--stop-on", stop_on)):
+    for name, given in (("--rules", rules), ("--action", actions), ("--stop-on", stop_on)):
         if given and evaluator == "none":
-            raise LaunchError(
-                f"{option} needs an evaluator; omit --evaluator none, or pass {option} to watchglass follow"
-            )
+            raise LaunchError(f"{name} needs an evaluator; omit --evaluator none, or pass {name} to watchglass follow")
     for report, or_json in zip(reports, (False, True), strict=True):
         if report is not None:
             view.check_report_path(report, replace=False, or_json=or_json)

@@ -5,45 +5,31 @@ from __future__ import annotations
 import math
 from typing import Annotated
 
-import typer
-
+from watchglass.cli.declaring import argument, option
 from watchglass.config import environment
 from watchglass.errors import InvalidValueError
 
-RunPath = Annotated[
-    str, typer.Argument(metavar="RUN", help="Location of the run: runs/train-20250101-120000, s3://BUCKET/PATH.")
-]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print neither findings nor the verdict.")]
+RunPath = Annotated[str, argument("RUN", "Location of the run: runs/train-20250101-120000, s3://BUCKET/PATH.")]
+Quiet = Annotated[bool, option("--quiet, -q", "Print neither findings nor the verdict.")]
 Verbose = Annotated[
     bool,
-    typer.Option(
-        "--verbose",
-        "-v",
-        help="Also print the cost of watching, and why rules could not be evaluated, with the verdict.",
-    ),
+    option("--verbose, -v", "Also print the cost of watching, and why rules could not be evaluated, with the verdict."),
 ]
 Force = Annotated[
     bool,
-    typer.Option(
-        "--force",
-        help="Proceed although processes on other machines cannot be checked. Use it only when they have ended.",
+    option(
+        "--force", "Proceed although processes on other machines cannot be checked. Use it only when they have ended."
     ),
 ]
 ActionsFile = Annotated[
-    str | None,
-    typer.Option(
-        "--config", metavar="FILE", help="File with [[actions]] tables. [default: the nearest watchglass.toml]"
-    ),
+    str | None, option("--config FILE", "File with [[actions]] tables. [default: the nearest watchglass.toml]")
 ]
-FailOn = Annotated[
-    str, typer.Option("--fail-on", metavar="warning|error|never", help="Lowest severity that gives exit status 1.")
-]
+FailOn = Annotated[str, option("--fail-on warning|error|never", "Lowest severity that gives exit status 1.")]
 PricePerHour = Annotated[
     str | None,
-    typer.Option(
-        "--price-per-hour",
-        metavar="PRICE",
-        help="Price of one hour of the run on all its machines; a stopped run then reports the cost saved. "
+    option(
+        "--price-per-hour PRICE",
+        "Price of one hour of the run on all its machines; a stopped run then reports the cost saved. "
         "[default: $WATCHGLASS_PRICE_PER_HOUR]",
     ),
 ]
@@ -68,16 +54,12 @@ def price_of(given: str | None) -> float | None:
     return price
 
 
-Engine = Annotated[
-    str,
-    typer.Option("--engine", metavar="local|ray", help="Evaluate in this process, or distributed over a Ray cluster."),
-]
+Engine = Annotated[str, option("--engine local|ray", "Evaluate in this process, or distributed over a Ray cluster.")]
 RayAddress = Annotated[
     str | None,
-    typer.Option(
-        "--ray-address",
-        metavar="HOST:PORT",
-        help="Address of the Ray cluster. [default: $RAY_ADDRESS, else a new cluster on this machine]",
+    option(
+        "--ray-address HOST:PORT",
+        "Address of the Ray cluster. [default: $RAY_ADDRESS, else a new cluster on this machine]",
     ),
 ]
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from watchglass import view
+from watchglass.cli.declaring import option
 from watchglass.cli.failure import print_warning
 from watchglass.cli.shared_options import RunPath
 from watchglass.cli.terminal import print_table, stdout_console, working
@@ -27,8 +26,8 @@ _MOST_RUNS = 50
 
 def show(
     run: RunPath,
-    tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
-    every: Annotated[bool, typer.Option("--all", help="Of a folder, list every run, not only the newest 50.")] = False,
+    tensors: Annotated[bool, option("--tensors", "List every tensor.")] = False,
+    every: Annotated[bool, option("--all", "Of a folder, list every run, not only the newest 50.")] = False,
 ) -> None:
     """Show the content of a run: attempts, workers, steps, tensors, last values, findings of the rules.
 

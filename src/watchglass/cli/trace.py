@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from watchglass import view
+from watchglass.cli.declaring import option
 from watchglass.cli.shared_options import RunPath
 from watchglass.cli.terminal import working
 from watchglass.errors import InvalidValueError
@@ -15,18 +16,14 @@ from watchglass.errors import InvalidValueError
 
 def trace(
     run: RunPath,
-    output: Annotated[
-        str, typer.Option("--output", "-o", metavar="FILE", help="File to write; with .gz at the end, compressed.")
-    ],
+    output: Annotated[str, option("--output, -o FILE", "File to write; with .gz at the end, compressed.")],
     steps: Annotated[
-        str | None,
-        typer.Option("--steps", metavar="START:STOP", help="Only these training steps, STOP excluded. [default: all]"),
+        str | None, option("--steps START:STOP", "Only these training steps, STOP excluded. [default: all]")
     ] = None,
     imported: Annotated[
-        list[str] | None,
-        typer.Option("--import", metavar="FILE", help="Also show a trace that torch.profiler wrote. Repeatable."),
+        list[str] | None, option("--import FILE", "Also show a trace that torch.profiler wrote. Repeatable.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
+    force: Annotated[bool, option("--force", "Overwrite the file if it exists.")] = False,
 ) -> None:
     """Write a run as a trace that Perfetto opens: steps and phases of all ranks, findings, load of the machines."""
     from watchglass.cli.verdicts import judged
