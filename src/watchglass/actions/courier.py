@@ -31,20 +31,13 @@ LONGEST_REASON = 2_000
 
 @dataclass(frozen=True)
 class DeliveryOutcome:
-    """How a try ended.
+    """How a try ended."""
 
-    Attributes:
-        done: Whether the event was delivered.
-        reason: Why not, in a line.
-        again: Whether trying again makes sense.
-        after_s: Seconds to wait before, at least; None for the usual pause.
-        arrived: Of several receivers those that it has reached all the same, see :class:`~watchglass.Action`.
-    """
-
-    done: bool
-    reason: str = ""
-    again: bool = True
-    after_s: float | None = None
+    done: bool  #: Whether the event was delivered.
+    reason: str = ""  #: Why not, in a line.
+    again: bool = True  #: Whether trying again makes sense.
+    after_s: float | None = None  #: Seconds to wait before, at least; None for the usual pause.
+    #: Of several receivers those that it has reached all the same, see :class:`~watchglass.Action`.
     arrived: tuple[int, ...] = ()
 
 

@@ -32,21 +32,13 @@ _NEXT_PARAMETER = re.compile(r",\s*(?=[A-Za-z_]\w*=)")
 
 @dataclass(frozen=True)
 class ActionDocumentation:
-    """An action's documentation, for people.
+    """An action's documentation, for people."""
 
-    Attributes:
-        name: Name of the action.
-        summary: First line of its docstring.
-        text: The rest of its docstring.
-        parameters: Its own parameters, then those that every action has.
-        example: How it is named on a command line.
-    """
-
-    name: str
-    summary: str
-    text: str
-    parameters: list[ParameterInfo]
-    example: str
+    name: str  #: Name of the action.
+    summary: str  #: First line of its docstring.
+    text: str  #: The rest of its docstring.
+    parameters: list[ParameterInfo]  #: Its own parameters, then those that every action has.
+    example: str  #: How it is named on a command line.
 
 
 def action_names() -> list[str]:

@@ -61,25 +61,15 @@ OutputFormat = Annotated[str, option("--format text|json|csv", "Format of the ou
 
 
 class Backtest(NamedTuple):
-    """The results of a back-test.
+    """The results of a back-test."""
 
-    Attributes:
-        specs: The rule with each combination of parameters.
-        swept: Names of the parameters that differ.
-        runs: The results for each run.
-        labels: The labels, by location of the run.
-        tolerance: See ``--tolerance``.
-        severity: Lowest severity that counts.
-        labelled: Whether there are labels at all.
-    """
-
-    specs: tuple[RuleSpec, ...]
-    swept: tuple[str, ...]
-    runs: list[evaluate.TestedRun]
-    labels: dict[str, evaluate.Label]
-    tolerance: int
-    severity: str
-    labelled: bool
+    specs: tuple[RuleSpec, ...]  #: The rule with each combination of parameters.
+    swept: tuple[str, ...]  #: Names of the parameters that differ.
+    runs: list[evaluate.TestedRun]  #: The results for each run.
+    labels: dict[str, evaluate.Label]  #: The labels, by location of the run.
+    tolerance: int  #: See ``--tolerance``.
+    severity: str  #: Lowest severity that counts.
+    labelled: bool  #: Whether there are labels at all.
 
 
 def backtest(

@@ -99,25 +99,15 @@ def check(
 
 
 class _Report(NamedTuple):
-    """The content of the output.
+    """The content of the output."""
 
-    Attributes:
-        verdicts: One for each run.
-        many: Whether the location is a folder of runs, with any number of runs.
-        terms: Which findings count.
-        options: The options for ``explain`` that give the same verdicts.
-        config: The configuration of the evaluation.
-        verbose: Whether text has cost and counts.
-        silent: Rules that had no data, or failed, in the evaluation beside the run.
-    """
-
-    verdicts: Sequence[Verdict]
-    many: bool
-    terms: view.Terms
-    options: Sequence[str]
-    config: EvaluatorConfig
-    verbose: bool
-    silent: Sequence[RuleStatus]
+    verdicts: Sequence[Verdict]  #: One for each run.
+    many: bool  #: Whether the location is a folder of runs, with any number of runs.
+    terms: view.Terms  #: Which findings count.
+    options: Sequence[str]  #: The options for ``explain`` that give the same verdicts.
+    config: EvaluatorConfig  #: The configuration of the evaluation.
+    verbose: bool  #: Whether text has cost and counts.
+    silent: Sequence[RuleStatus]  #: Rules that had no data, or failed, in the evaluation beside the run.
 
 
 def _print(report: _Report, output_format: str, target: Path | None, *, quiet: bool) -> None:

@@ -180,27 +180,16 @@ def run(
 
 
 class _After(NamedTuple):
-    """The work of the command in addition to the launch.
+    """The work of the command in addition to the launch."""
 
-    Attributes:
-        report: Path of the report; None for no report.
-        profiler_report: The same of the report on time and machine.
-        profiled: Whether the run has data for that report.
-        price: Price of an hour; None if unknown.
-        file: The file of settings; None for none.
-        compact: Whether to compact the run.
-        quiet: Whether to print warnings only.
-        verbose: Whether the verdict has cost and counts.
-    """
-
-    report: str | None
-    profiler_report: str | None
-    profiled: bool
-    price: float | None
-    file: Path | None
-    compact: bool
-    quiet: bool
-    verbose: bool = False
+    report: str | None  #: Path of the report; None for no report.
+    profiler_report: str | None  #: The same of the report on time and machine.
+    profiled: bool  #: Whether the run has data for that report.
+    price: float | None  #: Price of an hour; None if unknown.
+    file: Path | None  #: The file of settings; None for none.
+    compact: bool  #: Whether to compact the run.
+    quiet: bool  #: Whether to print warnings only.
+    verbose: bool = False  #: Whether the verdict has cost and counts.
 
 
 def _launch(job: Job, after: _After) -> int:

@@ -14,21 +14,15 @@ from watchglass.records import ModuleKind, Role
 
 
 class BuiltInCollection(NamedTuple):
-    """What a collection that exists in every run holds.
+    """What a collection that exists in every run holds."""
 
-    Attributes:
-        holds: What that is, for people.
-        roles: Its tensors have one of these; empty for any.
-        tags: Where given, its tensors carry one of these instead, set by an adapter from the structure of the model.
-            Roles are then those in which they are found without looking for the tag.
-        every_step: Its values are recorded at every step, independent of the plan.
-        rare: Whether few models have anything of the kind, so that nothing is reported where it matches nothing.
-    """
-
-    holds: str
-    roles: tuple[Role, ...] = ()
+    holds: str  #: What that is, for people.
+    roles: tuple[Role, ...] = ()  #: Its tensors have one of these; empty for any.
+    #: Where given, its tensors carry one of these instead, set by an adapter from the structure of the model. Roles are
+    #: then those in which they are found without looking for the tag.
     tags: tuple[str, ...] = ()
-    every_step: bool = False
+    every_step: bool = False  #: Its values are recorded at every step, independent of the plan.
+    #: Whether few models have anything of the kind, so that nothing is reported where it matches nothing.
     rare: bool = False
 
 

@@ -17,14 +17,10 @@ CALIBRATIONS = ("default", "sagemaker")
 
 @dataclass(frozen=True)
 class Spec(ABC):
-    """Names a class with the parameters that differ from its defaults.
+    """Names a class with the parameters that differ from its defaults."""
 
-    Attributes:
-        name: Built-in name, or ``"path/to/file.py:ClassName"``.
-        parameters: Values by parameter name; strings are converted to the parameter's type.
-    """
-
-    name: str
+    name: str  #: Built-in name, or ``"path/to/file.py:ClassName"``.
+    #: Values by parameter name; strings are converted to the parameter's type.
     parameters: dict[str, Any] = field(default_factory=dict)
 
 

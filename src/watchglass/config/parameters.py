@@ -58,23 +58,14 @@ class _Refused(ValueError):
 
 @dataclass(frozen=True)
 class ParameterInfo:
-    """One parameter, for documentation and validation.
+    """One parameter, for documentation and validation."""
 
-    Attributes:
-        name: Field name.
-        type: The annotation, ``float`` or ``int | None``.
-        default: Its default value.
-        help: One sentence.
-        unit: Unit of the value, "" for none.
-        limits: Readable limits, ``">= 1"``, "" for none.
-    """
-
-    name: str
-    type: str
-    default: Any
-    help: str
-    unit: str
-    limits: str
+    name: str  #: Field name.
+    type: str  #: The annotation, ``float`` or ``int | None``.
+    default: Any  #: Its default value.
+    help: str  #: One sentence.
+    unit: str  #: Unit of the value, "" for none.
+    limits: str  #: Readable limits, ``">= 1"``, "" for none.
 
 
 @dataclass(frozen=True)

@@ -32,19 +32,12 @@ else:
 
 
 class Contract(NamedTuple):
-    """The requirements for a class in a user's file.
+    """The requirements for a class in a user's file."""
 
-    Attributes:
-        base: The class that it derives from.
-        word: Its kind in messages, ``"rule"``.
-        name: The name under which users import the base, ``"watchglass.Rule"``.
-        method: The method that it must have, ``"check(self, view)"``.
-    """
-
-    base: type
-    word: str
-    name: str
-    method: str
+    base: type  #: The class that it derives from.
+    word: str  #: Its kind in messages, ``"rule"``.
+    name: str  #: The name under which users import the base, ``"watchglass.Rule"``.
+    method: str  #: The method that it must have, ``"check(self, view)"``.
 
 
 class Plugin:

@@ -16,20 +16,13 @@ _Config = TypeVar("_Config", bound="ProcessConfig")
 
 @dataclass(frozen=True)
 class ProcessConfig(ABC):
-    """The settings that a process beside a training run reads at its start.
+    """The settings that a process beside a training run reads at its start."""
 
-    Attributes:
-        run: Location of the run: a folder, or an address like ``s3://bucket/path``; "" if not known yet.
-        title: The name of the process in messages, ``"the evaluator"``.
-        module: The module that python runs.
-        speaks: Whether it writes for the user, on the standard error of its starter.
-    """
+    title: ClassVar[str]  #: The name of the process in messages, ``"the evaluator"``.
+    module: ClassVar[str]  #: The module that python runs.
+    speaks: ClassVar[bool] = True  #: Whether it writes for the user, on the standard error of its starter.
 
-    title: ClassVar[str]
-    module: ClassVar[str]
-    speaks: ClassVar[bool] = True
-
-    run: str
+    run: str  #: Location of the run: a folder, or an address like ``s3://bucket/path``; "" if not known yet.
 
     @property
     @abstractmethod

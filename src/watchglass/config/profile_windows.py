@@ -19,17 +19,11 @@ _SECONDS = re.compile(r"\s*(\d{1,9}(?:\.\d{1,9})?)s\s*:\s*(\d{1,9}(?:\.\d{1,9})?
 
 @dataclass(frozen=True)
 class ProfiledRange:
-    """A half-open range of training steps, or of seconds, to profile.
+    """A half-open range of training steps, or of seconds, to profile."""
 
-    Attributes:
-        start: The first TRAIN step; with ``timed``, seconds since the first update of the training process.
-        stop: The end, in the same unit. A window of seconds also ends after :data:`MOST_PROFILED_STEPS` steps.
-        timed: Whether both are seconds.
-    """
-
-    start: float
-    stop: float
-    timed: bool = False
+    start: float  #: The first TRAIN step; with ``timed``, seconds since the first update of the training process.
+    stop: float  #: The end, in the same unit. A window of seconds also ends after :data:`MOST_PROFILED_STEPS` steps.
+    timed: bool = False  #: Whether both are seconds.
 
     def __str__(self) -> str:
         return f"{self.start:g}s:{self.stop:g}s" if self.timed else f"{self.start}:{self.stop}"

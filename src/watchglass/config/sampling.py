@@ -14,26 +14,20 @@ from watchglass.config.process_config import ProcessConfig
 
 @dataclass(frozen=True)
 class SamplerConfig(ProcessConfig):
-    """The configuration of a sampler process.
-
-    Attributes:
-        attempt: The attempt that the rows are about.
-        root: Process whose descendants are the processes of the run.
-        with_root: Whether it is itself one of them.
-        stream: Name of the stream that it writes.
-        interval_s: Seconds between samples.
-        replaces: How the sampler before this one ended; "" for the first one.
-    """
+    """The configuration of a sampler process."""
 
     title: ClassVar[str] = "the sampler"
     module: ClassVar[str] = "watchglass.profile"
     speaks: ClassVar[bool] = False  # what it states is in the notes of its stream
 
-    attempt: int
-    root: int
+    attempt: int  #: The attempt that the rows are about.
+    root: int  #: Process whose descendants are the processes of the run.
+    #: Whether it is itself one of them.
     with_root: bool = parameter(False, help="whether the root is a process of the run")
-    stream: str = parameter("system", help="stream that it writes")
+    stream: str = parameter("system", help="stream that it writes")  #: Name of the stream that it writes.
+    #: Seconds between samples.
     interval_s: float = parameter(0.5, help="time between samples", unit="seconds", ge=0.1, le=60)
+    #: How the sampler before this one ended; "" for the first one.
     replaces: str = parameter("", help="how the sampler before this one ended")
 
     def __post_init__(self) -> None:

@@ -110,19 +110,12 @@ class SaveSettings(_StepSettings):
 
 
 class Schedule(NamedTuple):
-    """The steps of one mode at which a collection is recorded.
+    """The steps of one mode at which a collection is recorded."""
 
-    Attributes:
-        interval: Multiples of it are kept; None for those that the budget chooses.
-        start: First step that the interval may keep.
-        end: First step that it may no longer keep; None for no end.
-        steps: Steps that are kept in addition, in order.
-    """
-
-    interval: int | None
-    start: int = 0
-    end: int | None = None
-    steps: tuple[int, ...] = ()
+    interval: int | None  #: Multiples of it are kept; None for those that the budget chooses.
+    start: int = 0  #: First step that the interval may keep.
+    end: int | None = None  #: First step that it may no longer keep; None for no end.
+    steps: tuple[int, ...] = ()  #: Steps that are kept in addition, in order.
 
     @property
     def empty(self) -> bool:

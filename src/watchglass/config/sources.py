@@ -15,17 +15,11 @@ _OWNER = "SessionConfig"
 
 
 class SettingsLayer(NamedTuple):
-    """Settings with their source.
+    """Settings with their source."""
 
-    Attributes:
-        settings: Fields of a session's configuration.
-        source: The source, ``"watchglass.toml"``, ``"the options given"``; "" for settings that no user wrote.
-        spelled: How the source spells the dotted name of a setting, ``"--save-interval"``.
-    """
-
-    settings: Mapping[str, Any]
-    source: str = ""
-    spelled: Callable[[str], str] = str
+    settings: Mapping[str, Any]  #: Fields of a session's configuration.
+    source: str = ""  #: The source, ``"watchglass.toml"``, ``"the options given"``; "" for settings that no user wrote.
+    spelled: Callable[[str], str] = str  #: How the source spells the dotted name of a setting, ``"--save-interval"``.
 
     def error(self, error: ParameterError) -> InvalidValueError:
         """The error of a setting of this source, with the source and its spelling."""

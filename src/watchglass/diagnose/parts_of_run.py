@@ -11,17 +11,11 @@ from watchglass.run import Run, Worker, leaders_of
 
 
 class _Part(NamedTuple):
-    """Models that were trained in turns or together, as the two of a GAN.
+    """Models that were trained in turns or together, as the two of a GAN."""
 
-    Attributes:
-        models: Their numbers.
-        first: Their first global step of training.
-        last: Their last one.
-    """
-
-    models: frozenset[int]
-    first: int
-    last: int
+    models: frozenset[int]  #: Their numbers.
+    first: int  #: Their first global step of training.
+    last: int  #: Their last one.
 
 
 class PartsOfRun:

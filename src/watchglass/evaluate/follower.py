@@ -105,47 +105,29 @@ class Moments:
 
 @dataclass
 class FollowedWorker:
-    """One worker of one attempt, as far as it was read.
+    """One worker of one attempt, as far as it was read."""
 
-    Attributes:
-        attempt: Attempt of the run.
-        worker: Its name.
-        store: The run's store.
-        tables: Its records that were not evaluated yet.
-        reached: Order of the last step that it ended; None for none.
-        alone: Whether it trains separately: no other worker waits for it, and it waits for none.
-        left: The ``left`` event, or None while it has not left.
-        lost: Whether it was found dead without having left.
-        events: Events of its life that were read: joined, left.
-        views: The newest step, one view for each model that it belongs to; none before the first.
-        noted: Whether observations record when it takes part in the steps of its group.
-        shown: How many of its steps were shown.
-        until: How many of its steps are shown before it has to join its group again.
-        joins, losses: How often it joined its group, and was lost.
-        ended: How many steps it has ended, as far as it was read.
-        lost_at: The numbers of steps and of events that were read when it was lost.
-        moments: What was shown of its group.
-    """
-
-    attempt: int
-    worker: str
-    store: Store
-    tables: WorkerTables
-    reached: Order | None = None
-    alone: bool = False
-    left: dict[str, Any] | None = None
-    lost: bool = False
-    events: int = 0
+    attempt: int  #: Attempt of the run.
+    worker: str  #: Its name.
+    store: Store  #: The run's store.
+    tables: WorkerTables  #: Its records that were not evaluated yet.
+    reached: Order | None = None  #: Order of the last step that it ended; None for none.
+    alone: bool = False  #: Whether it trains separately: no other worker waits for it, and it waits for none.
+    left: dict[str, Any] | None = None  #: The ``left`` event, or None while it has not left.
+    lost: bool = False  #: Whether it was found dead without having left.
+    events: int = 0  #: Events of its life that were read: joined, left.
     queue: deque[_Ended] = field(default_factory=deque)
+    #: The newest step, one view for each model that it belongs to; none before the first.
     views: list[StepView] = field(default_factory=list)
-    noted: bool = False
-    shown: int = 0
+    noted: bool = False  #: Whether observations record when it takes part in the steps of its group.
+    shown: int = 0  #: How many of its steps were shown.
+    #: How many of its steps are shown before it has to join its group again.
     until: float = math.inf
-    joins: int = 0
-    losses: int = 0
-    ended: int = 0
-    lost_at: tuple[int, int] = (0, 0)
-    moments: Moments = field(default_factory=Moments)
+    joins: int = 0  #: How often it joined its group.
+    losses: int = 0  #: How often it was lost.
+    ended: int = 0  #: How many steps it has ended, as far as it was read.
+    lost_at: tuple[int, int] = (0, 0)  #: The numbers of steps and of events that were read when it was lost.
+    moments: Moments = field(default_factory=Moments)  #: What was shown of its group.
     _lefts: list[int] = field(default_factory=list)
     _stays: int = sys.maxsize
     _models: ModelViews | None = None

@@ -14,19 +14,12 @@ _UNLIMITED_BYTES = 1 << 60
 
 @dataclass(frozen=True)
 class CgroupLimits:
-    """The limits of the control groups of this process, of all levels that it can see.
+    """The limits of the control groups of this process, of all levels that it can see."""
 
-    Attributes:
-        cores: Processor time per time, in cores; None for no limit.
-        memory_bytes: None for no limit.
-        cpu_usage: File with the processor time of the group that limits ``cores``.
-        memory_folder: Folder of the group that limits ``memory_bytes``.
-    """
-
-    cores: float | None = None
-    memory_bytes: int | None = None
-    cpu_usage: Path | None = None
-    memory_folder: Path | None = None
+    cores: float | None = None  #: Processor time per time, in cores; None for no limit.
+    memory_bytes: int | None = None  #: None for no limit.
+    cpu_usage: Path | None = None  #: File with the processor time of the group that limits ``cores``.
+    memory_folder: Path | None = None  #: Folder of the group that limits ``memory_bytes``.
 
     def cpu_seconds(self) -> float | None:
         """Processor time that the group has used; None where nothing limits it.

@@ -31,27 +31,16 @@ _DROPPED_BITS = 11
 
 @dataclass
 class _SourceState:
-    """A source, and when it is read.
+    """A source, and when it is read."""
 
-    Attributes:
-        source: The source.
-        due_ns: When it is read next, by the monotonic clock.
-        interval_ns: Time between two readings.
-        cost_ns: Processor time of a reading, a moving mean.
-        readings: Its last readings.
-        fresh: Whether they belong to the present sample.
-        failures: How often it has failed since it last succeeded.
-        slower: Whether a note has reported that it is read at a longer interval.
-    """
-
-    source: MetricSource
-    due_ns: int = 0
-    interval_ns: int = 0
-    cost_ns: float = 0.0
-    readings: Sequence[MetricReading] = ()
-    fresh: bool = False
-    failures: int = 0
-    slower: bool = False
+    source: MetricSource  #: The source.
+    due_ns: int = 0  #: When it is read next, by the monotonic clock.
+    interval_ns: int = 0  #: Time between two readings.
+    cost_ns: float = 0.0  #: Processor time of a reading, a moving mean.
+    readings: Sequence[MetricReading] = ()  #: Its last readings.
+    fresh: bool = False  #: Whether they belong to the present sample.
+    failures: int = 0  #: How often it has failed since it last succeeded.
+    slower: bool = False  #: Whether a note has reported that it is read at a longer interval.
 
 
 @dataclass

@@ -8,19 +8,15 @@ from watchglass.config import RuleSpec
 
 
 class BuiltInRule(NamedTuple):
-    """Where a built-in rule is, and which sets hold it.
+    """Where a built-in rule is, and which sets hold it."""
 
-    Attributes:
-        module: Its module in this package, imported on first use of the rule.
-        sets: Names of its sets in :data:`~watchglass.rules.registry.RULE_SETS`, except ``"all"``, which has every rule.
-            Rules of ``"default"`` are evaluated when the user names none; each declares ``default = True``. The sets
-            are listed here, so that a training process plans its capture without importing the rules.
-        built_only: Why no real training run fires it in the tests, as half a sentence; "" where one does, live under
-            ``watchglass run``, and its healthy twin does not. A test compares it with the tests of real runs.
-    """
-
-    module: str
+    module: str  #: Its module in this package, imported on first use of the rule.
+    #: Names of its sets in :data:`~watchglass.rules.registry.RULE_SETS`, except ``"all"``, which has every rule. Rules
+    #: of ``"default"`` are evaluated when the user names none; each declares ``default = True``. The sets are listed
+    #: here, so that a training process plans its capture without importing the rules.
     sets: str
+    #: Why no real training run fires it in the tests, as half a sentence; "" where one does, live under ``watchglass
+    #: run``, and its healthy twin does not. A test compares it with the tests of real runs.
     built_only: str = ""
 
 

@@ -110,24 +110,17 @@ def capture_of(
 
 @dataclass
 class _Wanted:
-    """One collection that rules need.
+    """One collection that rules need."""
 
-    Attributes:
-        whole: The built-in collection that it is or belongs to.
-        name: Name of the collection.
-        module_kinds, regex: Its selection from ``whole``.
-        modes: Modes in which rules need it.
-        intervals: Outside of training, the longest useful interval by mode.
-        raw: Whether rules need whole tensors.
-    """
-
-    whole: str
-    name: str
+    whole: str  #: The built-in collection that it is or belongs to.
+    name: str  #: Name of the collection.
+    #: Its selection from ``whole``.
     module_kinds: tuple[ModuleKind, ...] = ()
     regex: str | None = None
-    modes: set[Mode] = field(default_factory=set)
+    modes: set[Mode] = field(default_factory=set)  #: Modes in which rules need it.
+    #: Outside of training, the longest useful interval by mode.
     intervals: dict[Mode, int] = field(default_factory=dict)
-    raw: bool = False
+    raw: bool = False  #: Whether rules need whole tensors.
 
     def join(self, other: _Wanted) -> None:
         self.modes, self.raw = self.modes | other.modes, self.raw or other.raw

@@ -28,17 +28,11 @@ _JUMP, _BEGUN, _JUST = 100.0, 8, 32
 
 
 class Jump(NamedTuple):
-    """A jump of the learning rate.
+    """A jump of the learning rate."""
 
-    Attributes:
-        before: The rate of the step before.
-        after: The rate since.
-        step: The training step with the new rate.
-    """
-
-    before: float
-    after: float
-    step: int
+    before: float  #: The rate of the step before.
+    after: float  #: The rate since.
+    step: int  #: The training step with the new rate.
 
     def then(self, message: str) -> str:
         """A message about what followed: ``"the learning rate rose from 0.05 to 1e+05 at step 150, and then ..."``."""

@@ -28,19 +28,12 @@ _QUIET = 0.02
 
 
 class Rise(NamedTuple):
-    """The rise of a value above its start.
+    """The rise of a value above its start."""
 
-    Attributes:
-        level: The start.
-        now: The current value.
-        times: ``now / level``; None for values without a ratio.
-        spreads: For values without a ratio, ``now - level`` in units of the spread of earlier values; 0 if their spread
-            is 0.
-    """
-
-    level: float
-    now: float
-    times: float | None
+    level: float  #: The start.
+    now: float  #: The current value.
+    times: float | None  #: ``now / level``; None for values without a ratio.
+    #: For values without a ratio, ``now - level`` in units of the spread of earlier values; 0 if their spread is 0.
     spreads: float = 0.0
 
     def reaches(self, times: float, spreads: float) -> bool:

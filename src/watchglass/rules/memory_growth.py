@@ -45,19 +45,12 @@ def steady_growth(
 
 
 class MemoryGrowth(NamedTuple):
-    """Steady growth of the least memory in windows.
+    """Steady growth of the least memory in windows."""
 
-    Attributes:
-        bytes: By how much it grew.
-        seconds: The time between the two windows that are compared.
-        reached: The memory in the last of them in bytes.
-        highest_before: The most in windows before the first of them; 0 without any.
-    """
-
-    bytes: float
-    seconds: float
-    reached: float
-    highest_before: float
+    bytes: float  #: By how much it grew.
+    seconds: float  #: The time between the two windows that are compared.
+    reached: float  #: The memory in the last of them in bytes.
+    highest_before: float  #: The most in windows before the first of them; 0 without any.
 
 
 def growth_at_the_end(seconds: Any, values: Any) -> MemoryGrowth | None:

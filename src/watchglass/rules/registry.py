@@ -36,15 +36,10 @@ _SECTION = re.compile(r"^(Looks at|Fires when|Usual causes|What to try|Costs|Sou
 
 @dataclass(frozen=True)
 class RuleSet:
-    """Built-in rules that are named together.
+    """Built-in rules that are named together."""
 
-    Attributes:
-        help: Their purpose, in one sentence.
-        rules: Names of built-in rules, in the order in which they are evaluated.
-    """
-
-    help: str
-    rules: tuple[str, ...]
+    help: str  #: Their purpose, in one sentence.
+    rules: tuple[str, ...]  #: Names of built-in rules, in the order in which they are evaluated.
 
 
 _HELP = {
@@ -66,30 +61,20 @@ RULE_SETS: Mapping[str, RuleSet] = MappingProxyType(
 
 @dataclass(frozen=True)
 class RuleDocumentation:
-    """A rule's documentation, for people.
+    """A rule's documentation, for people."""
 
-    Attributes:
-        name: Name of the rule.
-        summary: First line of its docstring.
-        sections: ``Looks at``, ``Fires when``, ``Usual causes``, ``What to try``, ``Costs``, ``Source``, where given.
-        parameters: Its parameters.
-        calibrations: By calibration, the values of the parameters that it changes; of one with another algorithm, all
-            of its parameters.
-        algorithms: By calibration with another algorithm, when that one fires.
-        sets: Names of the rule sets that hold it, except ``"all"``.
-        symptoms: Identifiers of the built-in symptoms that it can report, which lead to causes.
-        built_only: For a built-in rule, why no real training run fires it in the tests; "" where one does.
-    """
-
-    name: str
-    summary: str
+    name: str  #: Name of the rule.
+    summary: str  #: First line of its docstring.
+    #: ``Looks at``, ``Fires when``, ``Usual causes``, ``What to try``, ``Costs``, ``Source``, where given.
     sections: dict[str, str]
-    parameters: list[ParameterInfo]
+    parameters: list[ParameterInfo]  #: Its parameters.
+    #: By calibration, the values of the parameters that it changes; of one with another algorithm, all of its
+    #: parameters.
     calibrations: dict[str, dict[str, Any]]
-    algorithms: dict[str, str]
-    sets: tuple[str, ...]
-    symptoms: tuple[str, ...]
-    built_only: str
+    algorithms: dict[str, str]  #: By calibration with another algorithm, when that one fires.
+    sets: tuple[str, ...]  #: Names of the rule sets that hold it, except ``"all"``.
+    symptoms: tuple[str, ...]  #: Identifiers of the built-in symptoms that it can report, which lead to causes.
+    built_only: str  #: For a built-in rule, why no real training run fires it in the tests; "" where one does.
 
 
 def find_rule(name: str) -> type[Rule]:

@@ -14,21 +14,13 @@ SCOREBOARD_FILE = Path(__file__).with_name("knowledge") / "scoreboard.toml"
 
 
 class RuleScore(NamedTuple):
-    """What one rule found on one half of the zoo: findings of severity ``warning`` or ``error``.
+    """What one rule found on one half of the zoo: findings of severity ``warning`` or ``error``."""
 
-    Attributes:
-        half: ``"development"``, on which rules are developed, or ``"held-out"``, which their authors do not see.
-        found: Sick runs with a finding.
-        sick: Sick runs, of all classes of faults; most of them are none of this rule's business.
-        alarms: Healthy runs with a finding.
-        healthy: Healthy runs.
-    """
-
-    half: str
-    found: int
-    sick: int
-    alarms: int
-    healthy: int
+    half: str  #: ``"development"``, on which rules are developed, or ``"held-out"``, which their authors do not see.
+    found: int  #: Sick runs with a finding.
+    sick: int  #: Sick runs, of all classes of faults; most of them are none of this rule's business.
+    alarms: int  #: Healthy runs with a finding.
+    healthy: int  #: Healthy runs.
 
 
 def scored_commit() -> str:

@@ -17,19 +17,12 @@ _COMPILING, _TIMES = 64, 10
 
 
 class LongSilence(NamedTuple):
-    """A time without steps that is longer than all limits.
+    """A time without steps that is longer than all limits."""
 
-    Attributes:
-        late: The workers that have completed no step for `limit_s` seconds, sorted.
-        limit_s: The longest of the limits.
-        usual_s: The median time between steps; 0 after the first step.
-        message: Which workers are late, for how long, and since which step.
-    """
-
-    late: list[str]
-    limit_s: float
-    usual_s: float
-    message: str
+    late: list[str]  #: The workers that have completed no step for `limit_s` seconds, sorted.
+    limit_s: float  #: The longest of the limits.
+    usual_s: float  #: The median time between steps; 0 after the first step.
+    message: str  #: Which workers are late, for how long, and since which step.
 
 
 def note_step(gaps: MutableMapping[str, Any], step: JointStep) -> None:

@@ -24,14 +24,10 @@ class RollingBaseline:
 
     Norms, losses and update ratios spread over decades and are skewed, so logarithms are compared; medians, so that
     the very outliers looked for do not hide themselves. Values that are not positive and finite never enter.
-
-    Attributes:
-        window: Number of values looked back on.
-        warmup: Number of values before a result is given.
     """
 
-    window: ClassVar = 64
-    warmup: ClassVar = 16
+    window: ClassVar = 64  #: Number of values looked back on.
+    warmup: ClassVar = 16  #: Number of values before a result is given.
 
     def __init__(self) -> None:
         self._logs: deque[float] = deque(maxlen=self.window)

@@ -26,29 +26,18 @@ from watchglass.store.spool.folder import is_given_up
 
 @dataclass(frozen=True)
 class Claim:
-    """A process, identified beyond doubt.
+    """A process, identified beyond doubt."""
 
-    Attributes:
-        pid: Its process id.
-        process_start: Its start time in clock ticks since boot (field 22 of ``/proc/<pid>/stat``); 0 where unknown.
-        boot_id: Identifies the boot of its machine; "" where unknown.
-        host: Name of its machine.
-        wall_ns: When the claim was made, nanoseconds since 1970.
-        released: True in the generation that an owner adds when it is done.
-        rings: Files with the last records of the owner, see :mod:`watchglass.store.rings.ring`.
-        harvest: It only writes the records that a dead owner left behind.
-        spool: Folder of objects that are not in the store yet, see :mod:`watchglass.store.spool.spool`; "" for
-            none.
-    """
-
-    pid: int
+    pid: int  #: Its process id.
+    #: Its start time in clock ticks since boot (field 22 of ``/proc/<pid>/stat``); 0 where unknown.
     process_start: int = 0
-    boot_id: str = ""
-    host: str = ""
-    wall_ns: int = 0
-    released: bool = False
-    rings: tuple[str, ...] = ()
-    harvest: bool = False
+    boot_id: str = ""  #: Identifies the boot of its machine; "" where unknown.
+    host: str = ""  #: Name of its machine.
+    wall_ns: int = 0  #: When the claim was made, nanoseconds since 1970.
+    released: bool = False  #: True in the generation that an owner adds when it is done.
+    rings: tuple[str, ...] = ()  #: Files with the last records of the owner, see :mod:`watchglass.store.rings.ring`.
+    harvest: bool = False  #: It only writes the records that a dead owner left behind.
+    #: Folder of objects that are not in the store yet, see :mod:`watchglass.store.spool.spool`; "" for none.
     spool: str = ""
 
     def to_json(self) -> dict[str, Any]:

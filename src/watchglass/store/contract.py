@@ -29,15 +29,10 @@ Buffer = bytearray | mmap
 
 @dataclass(frozen=True)
 class StoredObject:
-    """One object of a store.
+    """One object of a store."""
 
-    Attributes:
-        path: Its path, relative to the store, "/"-separated.
-        size: Its length in bytes when it was listed; it may have grown since.
-    """
-
-    path: str
-    size: int
+    path: str  #: Its path, relative to the store, "/"-separated.
+    size: int  #: Its length in bytes when it was listed; it may have grown since.
 
 
 class Store(ABC):

@@ -18,36 +18,22 @@ _MAX_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Covered:
-    """The part of a generation that belongs to one worker.
+    """The part of a generation that belongs to one worker."""
 
-    Attributes:
-        attempt: Attempt of the worker.
-        worker: Its name.
-        segments: Its segments with a lower ``seq`` are inside; reading continues with this one.
-        frames: Path of the object that replaces them.
-        bytes: Length of that object.
-    """
-
-    attempt: int
-    worker: str
-    segments: int
-    frames: str
-    bytes: int
+    attempt: int  #: Attempt of the worker.
+    worker: str  #: Its name.
+    segments: int  #: Its segments with a lower ``seq`` are inside; reading continues with this one.
+    frames: str  #: Path of the object that replaces them.
+    bytes: int  #: Length of that object.
 
 
 @dataclass(frozen=True)
 class Generation:
-    """A generation whose manifest was written, so that it is whole.
+    """A generation whose manifest was written, so that it is whole."""
 
-    Attributes:
-        number: Counts from 1.
-        created_ns: When its manifest was written, nanoseconds since 1970.
-        covers: Its parts, by attempt, then worker.
-    """
-
-    number: int
-    created_ns: int
-    covers: tuple[Covered, ...]
+    number: int  #: Counts from 1.
+    created_ns: int  #: When its manifest was written, nanoseconds since 1970.
+    covers: tuple[Covered, ...]  #: Its parts, by attempt, then worker.
 
     def covered(self, attempt: int, worker: str) -> Covered | None:
         """Its part of a worker; None where it has none."""

@@ -34,24 +34,15 @@ from watchglass.store.manifest import launcher_of
 
 @dataclass(frozen=True)
 class LaunchEnd:
-    """The report of a launcher that its training process has ended.
+    """The report of a launcher that its training process has ended."""
 
-    Attributes:
-        rank: Its rank.
-        world_size: Number of launchers; the end of a single one is the end of all workers.
-        exit_status: Exit status of the training process, as a shell reports it.
-        wall_ns: When, in nanoseconds since 1970.
-        pid: Process id of the training process, on the launcher's machine; 0 where unknown.
-        failure: Why it ended, None where it ended well or that is unknown.
-        sighting: What processes without a training step have seen of frameworks, None where that is unknown.
-    """
-
-    rank: int
-    world_size: int
-    exit_status: int
-    wall_ns: int
-    pid: int = 0
-    failure: Failure | None = None
+    rank: int  #: Its rank.
+    world_size: int  #: Number of launchers; the end of a single one is the end of all workers.
+    exit_status: int  #: Exit status of the training process, as a shell reports it.
+    wall_ns: int  #: When, in nanoseconds since 1970.
+    pid: int = 0  #: Process id of the training process, on the launcher's machine; 0 where unknown.
+    failure: Failure | None = None  #: Why it ended, None where it ended well or that is unknown.
+    #: What processes without a training step have seen of frameworks, None where that is unknown.
     sighting: Sighting | None = None
 
 

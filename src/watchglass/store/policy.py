@@ -14,50 +14,34 @@ _MANY = 1024
 
 @dataclass(frozen=True)
 class PollingIntervals:
-    """Seconds between actions that are repeated while a run is written or followed.
+    """Seconds between actions that are repeated while a run is written or followed."""
 
-    Attributes:
-        flush_s: A worker writes its records.
-        control_s: A worker looks for a request to stop.
-        answer_s: The same, from a request to stop until its commit.
-        poll_s: A follower looks for new segments.
-        liveness_s: A follower looks which workers there are and whether they live.
-    """
-
-    flush_s: float
-    control_s: float
-    answer_s: float
-    poll_s: float
-    liveness_s: float
+    flush_s: float  #: A worker writes its records.
+    control_s: float  #: A worker looks for a request to stop.
+    answer_s: float  #: The same, from a request to stop until its commit.
+    poll_s: float  #: A follower looks for new segments.
+    liveness_s: float  #: A follower looks which workers there are and whether they live.
 
 
 @dataclass(frozen=True)
 class StorePolicy:
-    """How writers, readers and followers use a store.
+    """How writers, readers and followers use a store."""
 
-    Attributes:
-        segments_grow: A writer appends each flush to its newest segment. Otherwise each flush is a new object, which
-            never changes.
-        reads_in_place: Objects are mapped into memory, and payloads stay there until they are needed. Otherwise each
-            byte is fetched once, and several objects at a time.
-        buffers_writes: A store may be slow or unreachable for a while. A worker writes through a spool on the local
-            disk and polls for control messages on a separate thread.
-        cheap_lookups: A lookup of one object is a system call and may be repeated freely. Otherwise it is a request
-            that takes time and costs money.
-        shared_outages: A store that refuses one run refuses all. Otherwise a single folder may be unreadable.
-        lookup_s: Seconds between lookups of a process that waits for an object.
-        intervals_of_one: The intervals of a run with one worker.
-        flush_of_many_s: Seconds between flushes of each of 1,024 workers; between 1 and 1,024 the interval grows
-            linearly.
-    """
-
+    #: A writer appends each flush to its newest segment. Otherwise each flush is a new object, which never changes.
     segments_grow: bool
+    #: Objects are mapped into memory, and payloads stay there until they are needed. Otherwise each byte is fetched
+    #: once, and several objects at a time.
     reads_in_place: bool
+    #: A store may be slow or unreachable for a while. A worker writes through a spool on the local disk and polls for
+    #: control messages on a separate thread.
     buffers_writes: bool
+    #: A lookup of one object is a system call and may be repeated freely. Otherwise it is a request that takes time and
+    #: costs money.
     cheap_lookups: bool
-    shared_outages: bool
-    lookup_s: float
-    intervals_of_one: PollingIntervals
+    shared_outages: bool  #: A store that refuses one run refuses all. Otherwise a single folder may be unreadable.
+    lookup_s: float  #: Seconds between lookups of a process that waits for an object.
+    intervals_of_one: PollingIntervals  #: The intervals of a run with one worker.
+    #: Seconds between flushes of each of 1,024 workers; between 1 and 1,024 the interval grows linearly.
     flush_of_many_s: float
 
     def intervals(self, workers: int = 1) -> PollingIntervals:

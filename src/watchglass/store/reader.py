@@ -26,17 +26,11 @@ _MAPPED = 256 << 10
 
 @dataclass(frozen=True)
 class Problem:
-    """Something in a run that cannot be read.
+    """Something in a run that cannot be read."""
 
-    Attributes:
-        path: The object.
-        offset: Where in it, in bytes.
-        what: The damage, without a subject.
-    """
-
-    path: str
-    offset: int
-    what: str
+    path: str  #: The object.
+    offset: int  #: Where in it, in bytes.
+    what: str  #: The damage, without a subject.
 
     def __str__(self) -> str:
         return f"{self.path} at byte {self.offset}: {self.what}"

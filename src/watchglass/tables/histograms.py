@@ -47,24 +47,15 @@ class Histogram:
     """How the elements of one tensor were spread at one step.
 
     Bins are halves of powers of two, of either sign; zeros and non-finite elements are in none of them.
-
-    Attributes:
-        low: Lower edge of each bin that holds something, float64[bins], ascending.
-        high: Upper edges.
-        counts: Elements in each bin, uint64[bins]; of the elements that ``seen`` counts.
-        zero: How many elements of the whole tensor are zero.
-        nonfinite: How many are NaN or infinite.
-        count: How many elements the tensor has.
-        seen: Number of elements in the histogram; fewer than ``count`` if they are a sample.
     """
 
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
-    counts: NDArray[np.uint64]
-    zero: int
-    nonfinite: int
-    count: int
-    seen: int
+    low: NDArray[np.float64]  #: Lower edge of each bin that holds something, float64[bins], ascending.
+    high: NDArray[np.float64]  #: Upper edges.
+    counts: NDArray[np.uint64]  #: Elements in each bin, uint64[bins]; of the elements that ``seen`` counts.
+    zero: int  #: How many elements of the whole tensor are zero.
+    nonfinite: int  #: How many are NaN or infinite.
+    count: int  #: How many elements the tensor has.
+    seen: int  #: Number of elements in the histogram; fewer than ``count`` if they are a sample.
     _bins: Histograms
     _row: NDArray[np.float64]
 

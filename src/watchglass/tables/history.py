@@ -43,23 +43,17 @@ class Stretch:
     """Steps of one mode in a row, with the means of their scalars.
 
     An EVAL stretch is the evaluation after one TRAIN step; a TRAIN stretch, the steps between two evaluations.
-
-    Attributes:
-        mode: TRAIN or EVAL.
-        train_step: Last TRAIN step begun before the stretch ended; -1 when there was none.
-        first_step: First mode step of the stretch.
-        last_step: Last mode step of the stretch.
-        means: Mean of each scalar over the stretch, weighted by batch size. NaN when any of its values is NaN. Of an
-            evaluation that has batches of the training data before or after those of other data, the means over the
-            other data. A step of several short batches that may have both counts for neither.
-        training_means: Of such an evaluation, the means over the batches of the training data; else empty.
     """
 
-    mode: Mode
-    train_step: int
-    first_step: int
-    last_step: int
+    mode: Mode  #: TRAIN or EVAL.
+    train_step: int  #: Last TRAIN step begun before the stretch ended; -1 when there was none.
+    first_step: int  #: First mode step of the stretch.
+    last_step: int  #: Last mode step of the stretch.
+    #: Mean of each scalar over the stretch, weighted by batch size. NaN when any of its values is NaN. Of an evaluation
+    #: that has batches of the training data before or after those of other data, the means over the other data. A step
+    #: of several short batches that may have both counts for neither.
     means: dict[str, float]
+    #: Of such an evaluation, the means over the batches of the training data; else empty.
     training_means: dict[str, float] = field(default_factory=dict)
 
 

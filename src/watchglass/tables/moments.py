@@ -19,19 +19,13 @@ _NO_STEP = (-1, 0, -1)
 
 @dataclass(frozen=True)
 class JointStep:
-    """One step of all workers that train together, or of one that trains separately.
+    """One step of all workers that train together, or of one that trains separately."""
 
-    Attributes:
-        views: The step of each worker, in rank order; with several models, a view for each model of the step.
-        worker: ``""`` for the ranks of a training run, else the worker that trains separately.
-        observed: Observations of the evaluator since the step before.
-        streams: See :attr:`StepView.streams`.
-    """
-
+    #: The step of each worker, in rank order; with several models, a view for each model of the step.
     views: tuple[StepView, ...]
-    worker: str = ""
-    observed: tuple[Observation, ...] = ()
-    streams: tuple[StreamRows, ...] = ()
+    worker: str = ""  #: ``""`` for the ranks of a training run, else the worker that trains separately.
+    observed: tuple[Observation, ...] = ()  #: Observations of the evaluator since the step before.
+    streams: tuple[StreamRows, ...] = ()  #: See :attr:`StepView.streams`.
 
     @property
     def by_model(self) -> tuple[JointStep, ...]:
@@ -125,18 +119,14 @@ class Between:
 
 @dataclass(frozen=True, kw_only=True)
 class Tick(Between):
-    """No step was completed for a while, although some worker may still end one.
+    """No step was completed for a while, although some worker may still end one."""
 
-    Attributes:
-        seconds: For each worker that is waited for, the seconds since its last complete step was read; before its first
-            step, since it was first seen.
-        living: Workers whose process is known to live.
-        stacks: Data of the latest fact ``stacks`` of workers, where it came since their last step and no tick before
-            has shown it.
-    """
-
+    #: For each worker that is waited for, the seconds since its last complete step was read; before its first step,
+    #: since it was first seen.
     seconds: Mapping[str, float] = field(default_factory=dict)
-    living: frozenset[str] = frozenset()
+    living: frozenset[str] = frozenset()  #: Workers whose process is known to live.
+    #: Data of the latest fact ``stacks`` of workers, where it came since their last step and no tick before has shown
+    #: it.
     stacks: Mapping[str, Any] = field(default_factory=dict)
 
     @property

@@ -24,17 +24,11 @@ _MOST_CHARACTERS = 1 << 18
 
 @dataclass(frozen=True)
 class MetricPlace:
-    """Where the values of a metric are in a row.
+    """Where the values of a metric are in a row."""
 
-    Attributes:
-        unit: Unit of the values.
-        instances: What each value is about, such as the numbers of cores; ``("",)`` for a single one.
-        first: Index of the first value.
-    """
-
-    unit: str
-    instances: tuple[str, ...]
-    first: int
+    unit: str  #: Unit of the values.
+    instances: tuple[str, ...]  #: What each value is about, such as the numbers of cores; ``("",)`` for a single one.
+    first: int  #: Index of the first value.
 
     @property
     def stop(self) -> int:
@@ -44,21 +38,13 @@ class MetricPlace:
 
 @dataclass(frozen=True)
 class MetricSeries:
-    """The values of one metric over time.
+    """The values of one metric over time."""
 
-    Attributes:
-        name: Name of the metric.
-        unit: Unit of the values.
-        instances: What each column is about; ``("",)`` for a metric with one value.
-        time_ns: Monotonic clock of the machine, int64[n], ascending.
-        values: float64[n, instances]; NaN where an instance has no value at a time. Times without any value are left
-            out.
-    """
-
-    name: str
-    unit: str
-    instances: tuple[str, ...]
-    time_ns: NDArray[np.int64]
+    name: str  #: Name of the metric.
+    unit: str  #: Unit of the values.
+    instances: tuple[str, ...]  #: What each column is about; ``("",)`` for a metric with one value.
+    time_ns: NDArray[np.int64]  #: Monotonic clock of the machine, int64[n], ascending.
+    #: float64[n, instances]; NaN where an instance has no value at a time. Times without any value are left out.
     values: NDArray[np.float64]
 
     @property

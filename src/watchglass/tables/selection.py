@@ -15,26 +15,17 @@ from watchglass.records import ModuleKind, Role, TensorInfo
 class Selection:
     """Conditions on tensors, all of which must hold; the default selects every tensor. Hashable.
 
-    Attributes:
-        role: What the tensor is, also by its word, ``"gradient"``.
-        names: One of these names; any if empty.
-        module: Path of the module that owns it, or of one that contains that module.
-        regex: The name contains a match of this regular expression (``re.search``).
-        collection: This collection holds it, one of the user or a built-in one.
-        module_kinds: Its module is of one of these kinds; any if empty.
-        min_dims: Least number of axes; 2 selects the weight matrices and kernels.
-
     Raises:
         InvalidValueError: The role is unknown, or the regular expression is invalid.
     """
 
-    role: Role | str | None = None
-    names: tuple[str, ...] = ()
-    module: str | None = None
-    regex: str | None = None
-    collection: str | None = None
-    module_kinds: tuple[ModuleKind, ...] = ()
-    min_dims: int = 0
+    role: Role | str | None = None  #: What the tensor is, also by its word, ``"gradient"``.
+    names: tuple[str, ...] = ()  #: One of these names; any if empty.
+    module: str | None = None  #: Path of the module that owns it, or of one that contains that module.
+    regex: str | None = None  #: The name contains a match of this regular expression (``re.search``).
+    collection: str | None = None  #: This collection holds it, one of the user or a built-in one.
+    module_kinds: tuple[ModuleKind, ...] = ()  #: Its module is of one of these kinds; any if empty.
+    min_dims: int = 0  #: Least number of axes; 2 selects the weight matrices and kernels.
 
     def __post_init__(self) -> None:
         if self.role is not None and not isinstance(self.role, Role):

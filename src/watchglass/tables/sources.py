@@ -34,19 +34,12 @@ _KEYS = tuple(field.name for field in STATISTICS.own if field.name not in STATIS
 
 
 class Wanted(NamedTuple):
-    """The requested rows and columns.
+    """The requested rows and columns."""
 
-    Attributes:
-        ids: Rows of these tensors; None for all.
-        steps: Rows of these global steps, half-open; None for all.
-        fields: The columns of ``values``.
-        histograms: Also the histograms.
-    """
-
-    ids: NDArray[np.uint32] | None = None
-    steps: tuple[int, int] | None = None
-    fields: Sequence[str] = STATISTIC_FIELDS
-    histograms: bool = False
+    ids: NDArray[np.uint32] | None = None  #: Rows of these tensors; None for all.
+    steps: tuple[int, int] | None = None  #: Rows of these global steps, half-open; None for all.
+    fields: Sequence[str] = STATISTIC_FIELDS  #: The columns of ``values``.
+    histograms: bool = False  #: Also the histograms.
 
 
 class LiveBatch:

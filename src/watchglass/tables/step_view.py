@@ -42,26 +42,18 @@ Kind = TypeVar("Kind", bound=DeclaredFact)
 
 @dataclass(frozen=True)
 class StepRecords:
-    """Everything one worker recorded of one step, as the follower or a test provides it.
+    """Everything one worker recorded of one step, as the follower or a test provides it."""
 
-    Attributes:
-        end: The step.
-        catalog: The catalog as it was when the step ended.
-        rows: Rows by kind as :attr:`~watchglass.records.RowKind.shown`, of kinds that no method of a view shows in
-            another form. Those that are about no tensor are left out where another model leads the step.
-        statistics: The rows of planned captures, with the columns of ``readable.fields``.
-        facts: Facts of this step, and facts of the run that were recorded since the step before.
-        raw: The tensors that were recorded whole; None for none.
-        readable: Which columns there are, and which of them a rule may read.
-    """
-
-    end: StepEnd
-    catalog: Catalog
+    end: StepEnd  #: The step.
+    catalog: Catalog  #: The catalog as it was when the step ended.
+    #: Rows by kind as :attr:`~watchglass.records.RowKind.shown`, of kinds that no method of a view shows in another
+    #: form. Those that are about no tensor are left out where another model leads the step.
     rows: Mapping[RowKind, Sequence[Any]] = field(default_factory=dict)
+    #: The rows of planned captures, with the columns of ``readable.fields``.
     statistics: StatisticsRows = field(default_factory=StatisticsRows.none)
-    facts: Sequence[Fact] = ()
-    raw: RawTensors | None = None
-    readable: Readable = field(default_factory=Readable)
+    facts: Sequence[Fact] = ()  #: Facts of this step, and facts of the run that were recorded since the step before.
+    raw: RawTensors | None = None  #: The tensors that were recorded whole; None for none.
+    readable: Readable = field(default_factory=Readable)  #: Which columns there are, and which of them a rule may read.
 
     @property
     def scalars(self) -> Sequence[Any]:

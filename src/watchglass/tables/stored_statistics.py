@@ -27,21 +27,13 @@ _AHEAD = 256
 
 
 class StatisticsRows(NamedTuple):
-    """Statistics of one step: one row per tensor.
+    """Statistics of one step: one row per tensor."""
 
-    Attributes:
-        ids: Tensor ids, uint32[n].
-        values: float64[n, fields], the requested columns.
-        calls: uint32[n], tensors merged into each row.
-        sampled: bool[n], whether a row is of a sample of the elements.
-        histograms: Of the n tensors; None where no row has one.
-    """
-
-    ids: NDArray[np.uint32]
-    values: NDArray[np.float64]
-    calls: NDArray[np.uint32]
-    sampled: NDArray[np.bool_]
-    histograms: LazyHistograms | None = None
+    ids: NDArray[np.uint32]  #: Tensor ids, uint32[n].
+    values: NDArray[np.float64]  #: float64[n, fields], the requested columns.
+    calls: NDArray[np.uint32]  #: uint32[n], tensors merged into each row.
+    sampled: NDArray[np.bool_]  #: bool[n], whether a row is of a sample of the elements.
+    histograms: LazyHistograms | None = None  #: Of the n tensors; None where no row has one.
 
     @classmethod
     def none(cls, fields: Sequence[str] = STATISTIC_FIELDS) -> StatisticsRows:

@@ -16,23 +16,16 @@ from watchglass.tables.samples import MetricSeries, series_of
 
 @dataclass(frozen=True, kw_only=True)
 class StreamRows:
-    """The rows that a stream wrote in a stretch of time; abstract, see :class:`~watchglass.tables.Window`.
+    """The rows that a stream wrote in a stretch of time; abstract, see :class:`~watchglass.tables.Window`."""
 
-    Attributes:
-        stream: Name of the stream.
-        clock: Number of the clock of the stream: another machine, or a restarted one, has another clock. Times of
-            different clocks cannot be compared.
-        start_ns: Its start by the monotonic clock of the writer, a multiple of the length.
-        end_ns: Its end, exclusive.
-        lost: Whether it is shorter than its length, because the stream has ended.
-        tables: The rows by kind; kinds without rows are left out.
-    """
-
-    stream: str
+    stream: str  #: Name of the stream.
+    #: Number of the clock of the stream: another machine, or a restarted one, has another clock. Times of different
+    #: clocks cannot be compared.
     clock: int
-    start_ns: int
-    end_ns: int
-    lost: bool = False
+    start_ns: int  #: Its start by the monotonic clock of the writer, a multiple of the length.
+    end_ns: int  #: Its end, exclusive.
+    lost: bool = False  #: Whether it is shorter than its length, because the stream has ended.
+    #: The rows by kind; kinds without rows are left out.
     tables: Mapping[str, NDArray[Any]] = field(default_factory=dict, repr=False)
 
     def rows(self, kind: str) -> NDArray[Any]:

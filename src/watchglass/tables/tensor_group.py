@@ -42,17 +42,11 @@ class Answers:
 
 
 class TensorSubset(NamedTuple):
-    """Some tensors of a group.
+    """Some tensors of a group."""
 
-    Attributes:
-        rows: Their places in the group, intp[m].
-        group: These tensors, in that order.
-        is_whole: Whether they are all tensors of the group, in the same order.
-    """
-
-    rows: npt.NDArray[np.intp]
-    group: TensorGroup
-    is_whole: bool
+    rows: npt.NDArray[np.intp]  #: Their places in the group, intp[m].
+    group: TensorGroup  #: These tensors, in that order.
+    is_whole: bool  #: Whether they are all tensors of the group, in the same order.
 
 
 class TensorGroup:

@@ -72,15 +72,11 @@ def _reading(kind: RowKind) -> tuple[Any, list[tuple[int, dict[int, Any]]], Call
 
 
 class Ingested(NamedTuple):
-    """What a frame added.
+    """What a frame added."""
 
-    Attributes:
-        ends: Ends of steps, as rows of :data:`~watchglass.records.STEPS`; some may have been known.
-        facts: New facts; a writer that repeats a failed write sends the same ones again.
-    """
-
+    #: Ends of steps, as rows of :data:`~watchglass.records.STEPS`; some may have been known.
     ends: NDArray[Any] = np.empty(0, dtype_of(STEPS))
-    facts: Sequence[Fact] = ()
+    facts: Sequence[Fact] = ()  #: New facts; a writer that repeats a failed write sends the same ones again.
 
 
 _NOTHING = Ingested()

@@ -24,15 +24,10 @@ _MISSING = (
 
 @dataclass(frozen=True)
 class Terms:
-    """When a run counts as failed.
+    """When a run counts as failed."""
 
-    Attributes:
-        fail_on: Lowest severity of a finding that counts: ``"warning"``, ``"error"``, or ``"never"``.
-        allow_unfinished: Whether a run that failed, has not ended or misses records may be clean.
-    """
-
-    fail_on: str = "warning"
-    allow_unfinished: bool = False
+    fail_on: str = "warning"  #: Lowest severity of a finding that counts: ``"warning"``, ``"error"``, or ``"never"``.
+    allow_unfinished: bool = False  #: Whether a run that failed, has not ended or misses records may be clean.
 
 
 def counted(verdict: Verdict, terms: Terms) -> tuple[Finding, ...]:

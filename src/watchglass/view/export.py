@@ -19,17 +19,11 @@ from watchglass.run import WINDOW_TABLES, Run, RunTables
 
 @dataclass(frozen=True)
 class Exported:
-    """A file that was written.
+    """A file that was written."""
 
-    Attributes:
-        name: Its name.
-        rows: Number of its rows.
-        bytes: Its length.
-    """
-
-    name: str
-    rows: int
-    bytes: int
+    name: str  #: Its name.
+    rows: int  #: Number of its rows.
+    bytes: int  #: Its length.
 
 
 def check_export_path(path: str) -> Path:

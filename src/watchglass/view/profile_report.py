@@ -47,15 +47,10 @@ _MOST_MAKERS = 64
 
 @dataclass(frozen=True)
 class ProfilerRule:
-    """What the report states about a rule.
+    """What the report states about a rule."""
 
-    Attributes:
-        looks_for: What it finds, in one sentence.
-        parameters: Its parameters with their values.
-    """
-
-    looks_for: str
-    parameters: Mapping[str, Any]
+    looks_for: str  #: What it finds, in one sentence.
+    parameters: Mapping[str, Any]  #: Its parameters with their values.
 
 
 def profile_document(run: Run, verdict: Verdict, rules: Mapping[str, ProfilerRule]) -> dict[str, Any]:

@@ -33,15 +33,10 @@ _ESCAPED = {"{": "{{", "}": "}}", "\\": "\\\\", "[": "\\[", "]": "\\]"}
 
 @dataclass(frozen=True)
 class RuleText:
-    """The documentation of a rule.
+    """The documentation of a rule."""
 
-    Attributes:
-        summary: One sentence.
-        sections: Texts by title: what it looks at, when it fires, what to try.
-    """
-
-    summary: str
-    sections: Mapping[str, str]
+    summary: str  #: One sentence.
+    sections: Mapping[str, str]  #: Texts by title: what it looks at, when it fires, what to try.
 
 
 def sarif_document(

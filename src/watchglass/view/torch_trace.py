@@ -37,37 +37,23 @@ _DATED_NS = 10**18
 
 
 class TraceSlice(NamedTuple):
-    """A slice of a trace.
+    """A slice of a trace."""
 
-    Attributes:
-        name: Its name, ``"aten::mm"``.
-        category: That of PyTorch, ``"cpu_op"`` or ``"kernel"``.
-        place: Process and thread, or device and stream.
-        begin_ns: Wall time, in nanoseconds since 1970; since an unknown time where the trace states none.
-        length_ns: Its length.
-    """
-
-    name: str
-    category: str
-    place: str
-    begin_ns: int
-    length_ns: int
+    name: str  #: Its name, ``"aten::mm"``.
+    category: str  #: That of PyTorch, ``"cpu_op"`` or ``"kernel"``.
+    place: str  #: Process and thread, or device and stream.
+    begin_ns: int  #: Wall time, in nanoseconds since 1970; since an unknown time where the trace states none.
+    length_ns: int  #: Its length.
 
 
 @dataclass(frozen=True)
 class TorchTrace:
-    """A trace that PyTorch's profiler wrote.
+    """A trace that PyTorch's profiler wrote."""
 
-    Attributes:
-        slices: By place, then by begin, an outer one before those inside.
-        dated: Whether times are wall times.
-        omitted: Number of slices that are not as the format demands.
-        charges: What reading it may take, charged to the budget of this process for as long as the trace is kept.
-    """
-
-    slices: tuple[TraceSlice, ...]
-    dated: bool
-    omitted: int
+    slices: tuple[TraceSlice, ...]  #: By place, then by begin, an outer one before those inside.
+    dated: bool  #: Whether times are wall times.
+    omitted: int  #: Number of slices that are not as the format demands.
+    #: What reading it may take, charged to the budget of this process for as long as the trace is kept.
     charges: Charges = field(default_factory=Charges, repr=False, compare=False)
 
     def operators(self) -> tuple[OperatorTotals, ...]:

@@ -30,18 +30,13 @@ _AGAINST = 1
 
 @dataclass(frozen=True)
 class TextRow:
-    """A line of the outline.
+    """A line of the outline."""
 
-    Attributes:
-        text: The text.
-        label: The label before it; "" for a row that continues the previous one; None for text over the whole width.
-        style: A style of rich.
-        hang: Indent of further lines of text over the whole width, in characters: the width of a number or an id.
-    """
-
-    text: str
+    text: str  #: The text.
+    #: The label before it; "" for a row that continues the previous one; None for text over the whole width.
     label: str | None = None
-    style: str = ""
+    style: str = ""  #: A style of rich.
+    #: Indent of further lines of text over the whole width, in characters: the width of a number or an id.
     hang: int = 0
 
 

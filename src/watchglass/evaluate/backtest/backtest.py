@@ -34,26 +34,17 @@ class BacktestOutcome(str, Enum):
 
 @dataclass(frozen=True)
 class Firing:
-    """Where a rule fired on one run.
+    """Where a rule fired on one run."""
 
-    Attributes:
-        status: Status of the rule at the end of the stored data, with the reason.
-        first_step: TRAIN step of the first finding that counts; None where it did not fire. Of a finding in an
-            evaluation, the step before it.
-        last_step: TRAIN step at which one was seen last.
-        count: Steps at which findings were seen, over all findings.
-        severity: The worst.
-        worker: The worker of the first.
-        message: The sentence of the first.
-    """
-
-    status: RuleStatus
+    status: RuleStatus  #: Status of the rule at the end of the stored data, with the reason.
+    #: TRAIN step of the first finding that counts; None where it did not fire. Of a finding in an evaluation, the step
+    #: before it.
     first_step: int | None = None
-    last_step: int | None = None
-    count: int = 0
-    severity: Severity | None = None
-    worker: str = ""
-    message: str = ""
+    last_step: int | None = None  #: TRAIN step at which one was seen last.
+    count: int = 0  #: Steps at which findings were seen, over all findings.
+    severity: Severity | None = None  #: The worst.
+    worker: str = ""  #: The worker of the first.
+    message: str = ""  #: The sentence of the first.
 
     @property
     def fired(self) -> bool:
@@ -63,52 +54,31 @@ class Firing:
 
 @dataclass(frozen=True)
 class TestedRun:
-    """A rule on one run.
-
-    Attributes:
-        run: Location of the run.
-        firings: For each combination of parameters.
-        problems: What could not be read, one line each.
-    """
+    """A rule on one run."""
 
     __test__ = False  # of a rule, not of pytest's
 
-    run: str
-    firings: tuple[Firing, ...]
-    problems: tuple[str, ...] = ()
+    run: str  #: Location of the run.
+    firings: tuple[Firing, ...]  #: For each combination of parameters.
+    problems: tuple[str, ...] = ()  #: What could not be read, one line each.
 
 
 @dataclass(frozen=True)
 class Score:
-    """How good one combination of parameters is on runs with labels. Shares are None where there is no such run.
+    """How good one combination of parameters is on runs with labels. Shares are None where there is no such run."""
 
-    Attributes:
-        sick: Runs that are sick by their label.
-        healthy: Runs that are not.
-        found: Sick runs on which the rule fired first between ``since_step`` and ``until_step``.
-        missed: Sick runs on which it did not fire, or only after ``until_step``.
-        early: Sick runs on which it fired before ``since_step``: nothing was wrong yet.
-        false_alarms: Healthy runs on which it fired.
-        recall: ``found`` of ``sick``.
-        false_alarm_rate: ``false_alarms`` of ``healthy``.
-        precision: ``found`` of all labelled runs on which it fired in time or for nothing.
-        median_delay: Of the runs that were found, TRAIN steps from ``since_step`` to the first finding.
-        worst_delay: The longest of these.
-        fired: Runs on which it fired, labelled or not.
-    """
-
-    sick: int
-    healthy: int
-    found: int
-    missed: int
-    early: int
-    false_alarms: int
-    recall: float | None
-    false_alarm_rate: float | None
-    precision: float | None
-    median_delay: float | None
-    worst_delay: int | None
-    fired: int
+    sick: int  #: Runs that are sick by their label.
+    healthy: int  #: Runs that are not.
+    found: int  #: Sick runs on which the rule fired first between ``since_step`` and ``until_step``.
+    missed: int  #: Sick runs on which it did not fire, or only after ``until_step``.
+    early: int  #: Sick runs on which it fired before ``since_step``: nothing was wrong yet.
+    false_alarms: int  #: Healthy runs on which it fired.
+    recall: float | None  #: ``found`` of ``sick``.
+    false_alarm_rate: float | None  #: ``false_alarms`` of ``healthy``.
+    precision: float | None  #: ``found`` of all labelled runs on which it fired in time or for nothing.
+    median_delay: float | None  #: Of the runs that were found, TRAIN steps from ``since_step`` to the first finding.
+    worst_delay: int | None  #: The longest of these.
+    fired: int  #: Runs on which it fired, labelled or not.
 
 
 def combinations(spec: RuleSpec, sweeps: Mapping[str, Sequence[Any]]) -> tuple[RuleSpec, ...]:

@@ -16,17 +16,11 @@ _Key = tuple[str, str]
 
 @dataclass
 class Folded:
-    """A finding that may be seen again.
+    """A finding that may be seen again."""
 
-    Attributes:
-        finding: Its newest state.
-        order: Order of the step at which it was first seen.
-        last_order: Order of the step at which it was last seen.
-    """
-
-    finding: Finding
-    order: Order
-    last_order: Order
+    finding: Finding  #: Its newest state.
+    order: Order  #: Order of the step at which it was first seen.
+    last_order: Order  #: Order of the step at which it was last seen.
 
 
 @dataclass

@@ -31,77 +31,50 @@ ExaminedKey = tuple[str, str, int]
 
 @dataclass(frozen=True)
 class Fault:
-    """Why a rule stopped on one worker of one attempt.
+    """Why a rule stopped on one worker of one attempt."""
 
-    Attributes:
-        order: :attr:`StepEnd.order` of the step at which it stopped.
-        text: The text of its status.
-    """
-
-    order: Order
-    text: str
+    order: Order  #: :attr:`StepEnd.order` of the step at which it stopped.
+    text: str  #: The text of its status.
 
 
 @dataclass(frozen=True)
 class Met:
-    """Whether one need of a rule was met on one worker.
+    """Whether one need of a rule was met on one worker."""
 
-    Attributes:
-        satisfied: Whether the data came at all.
-        reason: Why the rule starves; "" where it does not.
-        certain: Whether the reason holds before the run has ended; else the data may only be late.
-        absent: Whether the run records such data whatever its settings are, and the script gave none: then the rule
-            does not apply.
-    """
-
-    satisfied: bool
-    reason: str
-    certain: bool
+    satisfied: bool  #: Whether the data came at all.
+    reason: str  #: Why the rule starves; "" where it does not.
+    certain: bool  #: Whether the reason holds before the run has ended; else the data may only be late.
+    #: Whether the run records such data whatever its settings are, and the script gave none: then the rule does not
+    #: apply.
     absent: bool = False
 
 
 @dataclass(frozen=True)
 class WorkerFacts:
-    """The facts of one rule about one model on one worker of one attempt.
+    """The facts of one rule about one model on one worker of one attempt."""
 
-    Attributes:
-        attempt: The attempt.
-        worker: The worker.
-        findings: Each with the :attr:`StepEnd.order` of its first step, in the order in which they were found.
-        dropped: Number of findings that were not kept.
-        fault: Why the rule stopped, None where it did not.
-        not_applicable: Why it does not apply to this run; "" if it applies or that is not known yet.
-        model: Number of the model.
-    """
-
-    attempt: int
-    worker: str
+    attempt: int  #: The attempt.
+    worker: str  #: The worker.
+    #: Each with the :attr:`StepEnd.order` of its first step, in the order in which they were found.
     findings: tuple[tuple[Order, Finding], ...] = ()
-    dropped: int = 0
-    fault: Fault | None = None
-    not_applicable: str = ""
-    model: int = 0
+    dropped: int = 0  #: Number of findings that were not kept.
+    fault: Fault | None = None  #: Why the rule stopped, None where it did not.
+    not_applicable: str = ""  #: Why it does not apply to this run; "" if it applies or that is not known yet.
+    model: int = 0  #: Number of the model.
 
 
 @dataclass(frozen=True)
 class RuleFacts:
-    """The facts of one rule, for its status.
+    """The facts of one rule, for its status."""
 
-    Attributes:
-        name: Name of the rule.
-        so_far: Facts per worker, model and attempt, before the run ended.
-        at_end: The same after the end of the run or attempt, for instances that have seen it.
-        needs: Per worker and model, one for each need; under ("", 0) the needs where no worker was seen.
-        not_applicable: Why the rule was never called, "" where it was.
-        of_tensors: Whether it needs tensors of TRAIN steps.
-    """
-
-    name: str
-    so_far: tuple[WorkerFacts, ...] = ()
+    name: str  #: Name of the rule.
+    so_far: tuple[WorkerFacts, ...] = ()  #: Facts per worker, model and attempt, before the run ended.
+    #: The same after the end of the run or attempt, for instances that have seen it.
     at_end: tuple[WorkerFacts, ...] = ()
+    #: Per worker and model, one for each need; under ("", 0) the needs where no worker was seen.
     needs: Mapping[tuple[str, int], tuple[Met, ...]] = field(default_factory=dict)
-    not_applicable: str = ""
-    of_tensors: bool = False
+    not_applicable: str = ""  #: Why the rule was never called, "" where it was.
+    of_tensors: bool = False  #: Whether it needs tensors of TRAIN steps.
 
 
 @dataclass(frozen=True)

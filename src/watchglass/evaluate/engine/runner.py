@@ -67,33 +67,20 @@ class Kept(NamedTuple):
 
 @dataclass
 class _Seat:
-    """The place of one instance of a rule: it stays when the instance stops.
+    """The place of one instance of a rule: it stays when the instance stops."""
 
-    Attributes:
-        key: Attempt, worker (or the group that trains together) and model.
-        group: Its workers: ``""`` for all that train together, else the one that trains separately.
-        rule: The instance; None where it stopped, or was shown the end.
-        folding: Its findings.
-        last: The last step that it saw.
-        trained: The last TRAIN step that it saw, for a rule that sees one stage of the training only.
-        fault: Why it stopped.
-        not_applicable: Why it does not apply.
-        ended: Whether it was shown the end.
-        observed: Number of observations that it was shown.
-        between: Number of ticks, and of windows, that it was shown.
-    """
-
-    key: SeatKey
-    group: str
-    rule: Rule | None = None
-    folding: Folding = field(default_factory=Folding)
-    last: StepView | JointStep | None = None
+    key: SeatKey  #: Attempt, worker (or the group that trains together) and model.
+    group: str  #: Its workers: ``""`` for all that train together, else the one that trains separately.
+    rule: Rule | None = None  #: The instance; None where it stopped, or was shown the end.
+    folding: Folding = field(default_factory=Folding)  #: Its findings.
+    last: StepView | JointStep | None = None  #: The last step that it saw.
+    #: The last TRAIN step that it saw, for a rule that sees one stage of the training only.
     trained: StepView | None = None
-    fault: Fault | None = None
-    not_applicable: str = ""
-    ended: bool = False
-    observed: int = 0
-    between: dict[str, int] = field(default_factory=dict)
+    fault: Fault | None = None  #: Why it stopped.
+    not_applicable: str = ""  #: Why it does not apply.
+    ended: bool = False  #: Whether it was shown the end.
+    observed: int = 0  #: Number of observations that it was shown.
+    between: dict[str, int] = field(default_factory=dict)  #: Number of ticks, and of windows, that it was shown.
 
 
 class RuleRunner:

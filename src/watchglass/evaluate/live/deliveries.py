@@ -46,19 +46,12 @@ def end_all() -> None:
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """An event that was not delivered, as the run keeps it.
+    """An event that was not delivered, as the run keeps it."""
 
-    Attributes:
-        action: What the action is called in observations.
-        event: The event.
-        tries: How often it was tried.
-        reason: Why it was not delivered.
-    """
-
-    action: str
-    event: Event
-    tries: int
-    reason: str = ""
+    action: str  #: What the action is called in observations.
+    event: Event  #: The event.
+    tries: int  #: How often it was tried.
+    reason: str = ""  #: Why it was not delivered.
 
     @property
     def path(self) -> str:

@@ -23,21 +23,13 @@ _MOST_BYTES = 1 << 20
 
 @dataclass
 class Resent:
-    """The outcome for the dead letters of one action.
+    """The outcome for the dead letters of one action."""
 
-    Attributes:
-        action: What the action is called in the run, ``"Webhook"``, ``"Webhook-2"`` for the second one.
-        arrived: How many have arrived, and are no dead letters any more.
-        left: How many still are.
-        reason: Why the last of those that failed did; "" where none did.
-        named: Whether the action is one of those that were named.
-    """
-
-    action: str
-    arrived: int = 0
-    left: int = 0
-    reason: str = ""
-    named: bool = True
+    action: str  #: What the action is called in the run, ``"Webhook"``, ``"Webhook-2"`` for the second one.
+    arrived: int = 0  #: How many have arrived, and are no dead letters any more.
+    left: int = 0  #: How many still are.
+    reason: str = ""  #: Why the last of those that failed did; "" where none did.
+    named: bool = True  #: Whether the action is one of those that were named.
 
 
 def resend(store: Store, actions: Sequence[ActionSpec], report: Callable[[str], None]) -> list[Resent]:

@@ -27,16 +27,11 @@ _VARIABLE = "WATCHGLASS_RESTARTED"
 
 @dataclass
 class _Process:
-    """What this process knows of its starts.
+    """What this process knows of its starts."""
 
-    Attributes:
-        allowed: Whether it may restart.
-        configuration: The text that it got when it began.
-        left_out: The rules that earlier starts of it left out, by identifier of the run.
-    """
-
-    allowed: bool = False
-    configuration: str = ""
+    allowed: bool = False  #: Whether it may restart.
+    configuration: str = ""  #: The text that it got when it began.
+    #: The rules that earlier starts of it left out, by identifier of the run.
     left_out: list[tuple[str, Observation]] = field(default_factory=list)
 
 

@@ -19,21 +19,13 @@ _COMPILING, _TIMES = 64, 10
 
 @dataclass
 class _Silence:
-    """The time since the last complete step of a group of workers.
+    """The time since the last complete step of a group of workers."""
 
-    Attributes:
-        steps: Its complete steps.
-        longest_s: Longest silence before this one.
-        seconds: Its length so far.
-        places: Where workers stand.
-        told: The sentence about the step with which the silence was reported; "" before.
-    """
-
-    steps: int
-    longest_s: float = 0.0
-    seconds: float = 0.0
-    places: dict[str, str] = field(default_factory=dict)
-    told: str = ""
+    steps: int  #: Its complete steps.
+    longest_s: float = 0.0  #: Longest silence before this one.
+    seconds: float = 0.0  #: Its length so far.
+    places: dict[str, str] = field(default_factory=dict)  #: Where workers stand.
+    told: str = ""  #: The sentence about the step with which the silence was reported; "" before.
 
 
 class Standstill:

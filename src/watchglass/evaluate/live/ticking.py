@@ -25,19 +25,12 @@ def tick_times(ticks_s: tuple[float, float] = EvaluatorTiming.ticks_s) -> Iterat
 
 @dataclass
 class _Waiting:
-    """A group of workers that is waited for, since its last complete step.
+    """A group of workers that is waited for, since its last complete step."""
 
-    Attributes:
-        steps: Its complete steps.
-        since_s: When this number was reached, on the monotonic clock.
-        times: Seconds from then on to the ticks that are left.
-        due_s: The same of the next tick.
-    """
-
-    steps: int
-    since_s: float
-    times: Iterator[float]
-    due_s: float = 0.0
+    steps: int  #: Its complete steps.
+    since_s: float  #: When this number was reached, on the monotonic clock.
+    times: Iterator[float]  #: Seconds from then on to the ticks that are left.
+    due_s: float = 0.0  #: The same of the next tick.
 
     def __post_init__(self) -> None:
         self.next_after(0.0)

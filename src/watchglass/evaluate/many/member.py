@@ -60,23 +60,15 @@ class Audience(Protocol):
 
 @dataclass(frozen=True)
 class Common:
-    """Things that all runs of a fleet share.
+    """Things that all runs of a fleet share."""
 
-    Attributes:
-        config: The settings of evaluators, except the run.
-        audience: Is notified of what happens to the runs.
-        output: Where findings are printed, a line each.
-        wait_s: Seconds to wait for the first training step of a run.
-        clock: The time.
-        pause: Gives the other runs their turns while a run that has ended waits for its deliveries; takes that run and
-            seconds, and returns False to end the wait.
-    """
-
-    config: EvaluatorConfig
-    audience: Audience
-    output: TextIO | None
-    wait_s: float
-    clock: Clock
+    config: EvaluatorConfig  #: The settings of evaluators, except the run.
+    audience: Audience  #: Is notified of what happens to the runs.
+    output: TextIO | None  #: Where findings are printed, a line each.
+    wait_s: float  #: Seconds to wait for the first training step of a run.
+    clock: Clock  #: The time.
+    #: Gives the other runs their turns while a run that has ended waits for its deliveries; takes that run and seconds,
+    #: and returns False to end the wait.
     pause: Callable[[Member, float], bool]
 
 

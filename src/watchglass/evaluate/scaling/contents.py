@@ -15,19 +15,13 @@ Row = tuple[str, int, int, int, int]
 
 @dataclass(frozen=True)
 class RunContents:
-    """The workers of a run and how much they wrote.
+    """The workers of a run and how much they wrote."""
 
-    Attributes:
-        run: Location of the run.
-        workers: Bytes by worker, over all attempts, compacted data included; in the order of workers.
-        objects: Number of objects that hold them, which a listing of the whole run names.
-        segments: All segments of each worker, for the process that reads it. None where each process lists the run
-            itself: in a folder, which may have grown by then and is listed in one call.
-    """
-
-    run: str
-    workers: Mapping[str, int]
-    objects: int
+    run: str  #: Location of the run.
+    workers: Mapping[str, int]  #: Bytes by worker, over all attempts, compacted data included; in the order of workers.
+    objects: int  #: Number of objects that hold them, which a listing of the whole run names.
+    #: All segments of each worker, for the process that reads it. None where each process lists the run itself: in a
+    #: folder, which may have grown by then and is listed in one call.
     segments: Mapping[str, tuple[Row, ...]] | None = None
 
     @property

@@ -27,19 +27,12 @@ READING_SHARE = 0.5
 
 @dataclass(frozen=True)
 class Part:
-    """Some workers of a run, shown to some rules.
+    """Some workers of a run, shown to some rules."""
 
-    Attributes:
-        run: Location of the run.
-        workers: Names of the workers, in their order; None for all workers of the run.
-        rules: Positions of the rules in the configuration; None for all.
-        bytes: The size of what the workers wrote.
-    """
-
-    run: str
-    workers: tuple[str, ...] | None
-    rules: tuple[int, ...] | None
-    bytes: int
+    run: str  #: Location of the run.
+    workers: tuple[str, ...] | None  #: Names of the workers, in their order; None for all workers of the run.
+    rules: tuple[int, ...] | None  #: Positions of the rules in the configuration; None for all.
+    bytes: int  #: The size of what the workers wrote.
 
 
 def plan(

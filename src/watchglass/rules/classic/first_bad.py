@@ -22,25 +22,15 @@ _SYMPTOMS = {
 
 @dataclass(frozen=True)
 class Culprit:
-    """The place of the first bad value.
+    """The place of the first bad value."""
 
-    Attributes:
-        where: ``weights``, ``input``, ``forward``, ``loss``, ``backward``, or "" if unknown.
-        name: Name of the tensor, or of the module where no tensor is known; "" for none.
-        module: Module, "" for none.
-        module_type: Its class name.
-        sentence: Continues "the loss became NaN at step 3": begins with a separator, or is "".
-        symptoms: Its symptoms for a diagnosis.
-        operation: The operation at fault, None where it is not known.
-    """
-
-    where: str = ""
-    name: str = ""
-    module: str = ""
-    module_type: str = ""
-    sentence: str = ""
-    symptoms: tuple[str, ...] = ()
-    operation: OperationFault | None = None
+    where: str = ""  #: ``weights``, ``input``, ``forward``, ``loss``, ``backward``, or "" if unknown.
+    name: str = ""  #: Name of the tensor, or of the module where no tensor is known; "" for none.
+    module: str = ""  #: Module, "" for none.
+    module_type: str = ""  #: Its class name.
+    sentence: str = ""  #: Continues "the loss became NaN at step 3": begins with a separator, or is "".
+    symptoms: tuple[str, ...] = ()  #: Its symptoms for a diagnosis.
+    operation: OperationFault | None = None  #: The operation at fault, None where it is not known.
 
     @property
     def harmless(self) -> bool:

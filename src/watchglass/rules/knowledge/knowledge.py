@@ -12,48 +12,35 @@ from watchglass.rules.knowledge.templates import Placeholder, Template
 
 
 class Link(NamedTuple):
-    """How strongly a symptom supports a cause.
+    """How strongly a symptom supports a cause."""
 
-    Attributes:
-        symptom: Identifier of the symptom.
-        cause: Identifier of the cause.
-        weight: In (0, 1): the probability that the cause alone would explain the symptom. In (-1, 0): the share by
-            which the symptom lowers the odds of the cause.
-    """
-
-    symptom: str
-    cause: str
+    symptom: str  #: Identifier of the symptom.
+    cause: str  #: Identifier of the cause.
+    #: In (0, 1): the probability that the cause alone would explain the symptom. In (-1, 0): the share by which the
+    #: symptom lowers the odds of the cause.
     weight: float
 
 
 class Symptom(NamedTuple):
-    """A symptom that a rule can observe.
+    """A symptom that a rule can observe."""
 
-    Attributes:
-        id: Short identifier, ``"gradient_growth"``.
-        means: One sentence.
-        breaks: Whether every later value may be NaN, for any cause.
-        ruins: Whether an error with it leaves a model whose later values show no further fault.
-        exact: Whether it is read off the program itself and not off its effects. Then it proves its likeliest cause,
-            which holds from the first step on.
-        begins: Whether what an exact symptom states may begin at any step, such as a learning rate of zero. Then it
-            explains nothing that was seen before.
-        values: Whether an exact symptom is read off values that a fault before it changes too. It also begins.
-        measured: Whether its causes are measured directly, so that the silence of a rule does not count against them.
-        machine: Whether it is about time, memory or the machine, which values that are NaN do not change.
-        joins: Whether it says what the cure of its causes gains or costs, so that the diagnosis of such a cause has it,
-            for or against, and the headline states it too.
-    """
-
-    id: str
-    means: str
-    breaks: bool = False
-    ruins: bool = False
+    id: str  #: Short identifier, ``"gradient_growth"``.
+    means: str  #: One sentence.
+    breaks: bool = False  #: Whether every later value may be NaN, for any cause.
+    ruins: bool = False  #: Whether an error with it leaves a model whose later values show no further fault.
+    #: Whether it is read off the program itself and not off its effects. Then it proves its likeliest cause, which
+    #: holds from the first step on.
     exact: bool = False
+    #: Whether what an exact symptom states may begin at any step, such as a learning rate of zero. Then it explains
+    #: nothing that was seen before.
     begins: bool = False
+    #: Whether an exact symptom is read off values that a fault before it changes too. It also begins.
     values: bool = False
+    #: Whether its causes are measured directly, so that the silence of a rule does not count against them.
     measured: bool = False
-    machine: bool = False
+    machine: bool = False  #: Whether it is about time, memory or the machine, which values that are NaN do not change.
+    #: Whether it says what the cure of its causes gains or costs, so that the diagnosis of such a cause has it, for or
+    #: against, and the headline states it too.
     joins: bool = False
 
 

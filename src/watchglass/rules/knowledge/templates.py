@@ -20,23 +20,14 @@ _LONGEST_TEXT = 200
 
 @dataclass(frozen=True)
 class Scaling:
-    """How one number follows from two others: multiplied by the factor that brings one of them to a healthy value.
+    """How one number follows from two others: multiplied by the factor that brings one of them to a healthy value."""
 
-    Attributes:
-        number: Placeholder of the number that is scaled.
-        by: Placeholder of the measured number that determines the factor, to which it is proportional.
-        healthy: Healthy value of the measured number, above 0.
-        decades: Lowest and highest power of ten of the factor.
-        most: Upper limit of the result.
-        least: Lower limit of the result, at least 0.
-    """
-
-    number: str
-    by: str
-    healthy: float
-    decades: tuple[int, int]
-    most: float = math.inf
-    least: float = 0.0
+    number: str  #: Placeholder of the number that is scaled.
+    by: str  #: Placeholder of the measured number that determines the factor, to which it is proportional.
+    healthy: float  #: Healthy value of the measured number, above 0.
+    decades: tuple[int, int]  #: Lowest and highest power of ten of the factor.
+    most: float = math.inf  #: Upper limit of the result.
+    least: float = 0.0  #: Lower limit of the result, at least 0.
 
     def of(self, number: float, measured: float | None) -> float | None:
         """The scaled number, with one significant digit; None if it cannot be scaled, or is at its limit already.
@@ -63,23 +54,14 @@ class Scaling:
 
 @dataclass(frozen=True)
 class Placeholder:
-    """A value that a template may mention.
+    """A value that a template may mention."""
 
-    Attributes:
-        name: Its name, between braces in a template.
-        is_number: Whether it is a number; a text otherwise.
-        means: Its meaning, for people.
-        otherwise: Text for an unknown value; None omits the template.
-        scaling: How it follows from other numbers, None if it does not.
-        log10_of: The number whose decimal logarithm it is, "" for none.
-    """
-
-    name: str
-    is_number: bool
-    means: str
-    otherwise: str | None = None
-    scaling: Scaling | None = None
-    log10_of: str = ""
+    name: str  #: Its name, between braces in a template.
+    is_number: bool  #: Whether it is a number; a text otherwise.
+    means: str  #: Its meaning, for people.
+    otherwise: str | None = None  #: Text for an unknown value; None omits the template.
+    scaling: Scaling | None = None  #: How it follows from other numbers, None if it does not.
+    log10_of: str = ""  #: The number whose decimal logarithm it is, "" for none.
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -107,14 +89,10 @@ class Placeholder:
 
 @dataclass(frozen=True)
 class Template:
-    """A sentence with placeholders.
+    """A sentence with placeholders."""
 
-    Attributes:
-        text: As it was written, ``"Learning rate {learning_rate:.3g}: try {lower_learning_rate:g}"``.
-        parts: Literal text, then a placeholder's name ("" for none) and its format specification.
-    """
-
-    text: str
+    text: str  #: As it was written, ``"Learning rate {learning_rate:.3g}: try {lower_learning_rate:g}"``.
+    #: Literal text, then a placeholder's name ("" for none) and its format specification.
     parts: tuple[tuple[str, str, str], ...]
 
     @property

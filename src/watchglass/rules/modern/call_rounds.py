@@ -12,15 +12,10 @@ _SHARED = "_more"
 
 
 class Round(NamedTuple):
-    """One order of calls.
+    """One order of calls."""
 
-    Attributes:
-        calls: Names in their order, each as often as it came.
-        times: How many rounds had this order.
-    """
-
-    calls: tuple[str, ...]
-    times: int
+    calls: tuple[str, ...]  #: Names in their order, each as often as it came.
+    times: int  #: How many rounds had this order.
 
     def stepped(self) -> list[str]:
         """Names of the optimizers that step in it, each once."""

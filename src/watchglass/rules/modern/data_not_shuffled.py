@@ -32,15 +32,10 @@ _RANDOM = ("RandomSampler", "SubsetRandomSampler", "WeightedRandomSampler", "Dis
 
 
 class _Spread(NamedTuple):
-    """How values spread.
+    """How values spread."""
 
-    Attributes:
-        share: Of their variance, what lies between batches beyond what random batches of this size show, 0..1.
-        certainty: By how many standard deviations that is more than random batches show.
-    """
-
-    share: float
-    certainty: float
+    share: float  #: Of their variance, what lies between batches beyond what random batches of this size show, 0..1.
+    certainty: float  #: By how many standard deviations that is more than random batches show.
 
     def exceeds(self, share: float) -> bool:
         """Whether that is more than a share, and no chance."""

@@ -25,17 +25,11 @@ _Rows = dict[str, np.ndarray[Any, Any]]
 
 
 class _Compared(NamedTuple):
-    """Tensors of one kind that all ranks hold whole, by the names of their parameters.
+    """Tensors of one kind that all ranks hold whole, by the names of their parameters."""
 
-    Attributes:
-        alike: Those that are equal on all ranks.
-        apart: Those that are not.
-        zero: Those that are zero on all ranks.
-    """
-
-    alike: frozenset[str]
-    apart: frozenset[str]
-    zero: frozenset[str]
+    alike: frozenset[str]  #: Those that are equal on all ranks.
+    apart: frozenset[str]  #: Those that are not.
+    zero: frozenset[str]  #: Those that are zero on all ranks.
 
 
 class ReplicaDivergence(Rule):

@@ -16,21 +16,14 @@ Column = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class SampledUpdates:
-    """One sample of the updates of an optimizer: columns with a row for each weight with two or more axes.
+    """One sample of the updates of an optimizer: columns with a row for each weight with two or more axes."""
 
-    Attributes:
-        names: Names of the weights.
-        dtypes: Their dtypes.
-        settings: Settings of the group of each: ``lr``, ``weight_decay``, ``decoupled``, ``eps``, ``maximize``.
-        columns: The other columns by name; NaN for unknown values.
-        since: Steps since the sample before, 0 for the first one.
-    """
-
-    names: list[str]
-    dtypes: list[str]
+    names: list[str]  #: Names of the weights.
+    dtypes: list[str]  #: Their dtypes.
+    #: Settings of the group of each: ``lr``, ``weight_decay``, ``decoupled``, ``eps``, ``maximize``.
     settings: list[facts.UpdateGroup]
-    columns: dict[str, Column]
-    since: int
+    columns: dict[str, Column]  #: The other columns by name; NaN for unknown values.
+    since: int  #: Steps since the sample before, 0 for the first one.
 
     def __getitem__(self, name: str) -> Column:
         """A column."""

@@ -19,19 +19,12 @@ from watchglass.store.json_documents import MAX_BYTES, document
 
 @dataclass(frozen=True)
 class PinRecord:
-    """A pin as other processes see it.
+    """A pin as other processes see it."""
 
-    Attributes:
-        path: Where it is.
-        generation: The generation that is read: 0 for segments before any compaction.
-        expires_ns: Until when it holds, nanoseconds since 1970.
-        holder: The process that reads.
-    """
-
-    path: str
-    generation: int
-    expires_ns: int
-    holder: Claim
+    path: str  #: Where it is.
+    generation: int  #: The generation that is read: 0 for segments before any compaction.
+    expires_ns: int  #: Until when it holds, nanoseconds since 1970.
+    holder: Claim  #: The process that reads.
 
     def holds(self, now_ns: int) -> bool:
         """Whether it still counts: neither expired nor of a process of this machine that has ended."""

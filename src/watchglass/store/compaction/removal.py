@@ -44,19 +44,13 @@ _FOLDERS = (layout.JOURNAL, layout.COMPACTED, "attempts", "control")
 
 @dataclass(frozen=True)
 class Removal:
-    """The objects of a run.
+    """The objects of a run."""
 
-    Attributes:
-        paths: Its objects, in the order in which they are deleted.
-        hidden: Rings and temporary files in its folders, and FIFOs and sockets in place of objects, on this machine.
-        bytes: Length of all of them.
-        foreign: Objects at its location that are no part of it; they stay.
-    """
-
-    paths: tuple[str, ...]
+    paths: tuple[str, ...]  #: Its objects, in the order in which they are deleted.
+    #: Rings and temporary files in its folders, and FIFOs and sockets in place of objects, on this machine.
     hidden: tuple[Path, ...]
-    bytes: int
-    foreign: tuple[str, ...]
+    bytes: int  #: Length of all of them.
+    foreign: tuple[str, ...]  #: Objects at its location that are no part of it; they stay.
 
 
 class _WithoutOtherKinds(WrapperStore):

@@ -258,21 +258,13 @@ def check_condensed(store: Store, frames: str, tick: Callable[[], None]) -> None
 
 
 class CompactedFile(NamedTuple):
-    """The content of a COMPACTED frame: a file of statistics.
+    """The content of a COMPACTED frame: a file of statistics."""
 
-    Attributes:
-        path: Where it is.
-        rows: Its number of rows.
-        bytes: Its length.
-        global_steps: Least and greatest global step, both included.
-        footer_crc: CRC-32 of its index and footer.
-    """
-
-    path: str
-    rows: int
-    bytes: int
-    global_steps: tuple[int, int]
-    footer_crc: int
+    path: str  #: Where it is.
+    rows: int  #: Its number of rows.
+    bytes: int  #: Its length.
+    global_steps: tuple[int, int]  #: Least and greatest global step, both included.
+    footer_crc: int  #: CRC-32 of its index and footer.
 
 
 def compacted_file(frame: Frame) -> CompactedFile:

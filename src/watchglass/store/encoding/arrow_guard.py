@@ -26,18 +26,13 @@ _UNSIGNED, _SIGNED, _SHORT, _LONG = (struct.Struct(f"<{kind}") for kind in "IiHq
 
 
 class ArrowBatch(NamedTuple):
-    """One record batch of a stream, not decoded.
+    """One record batch of a stream, not decoded."""
 
-    Attributes:
-        rows: Its declared length.
-        nodes: Length and number of nulls of each column, nested ones included, int64[n, 2].
-        buffers: Offset in the stream and stored length of each buffer, int64[m, 2]; all lie within the stream.
-        codec: How buffers are compressed, None for not at all; "" for in a way that this release does not know.
-    """
-
-    rows: int
-    nodes: NDArray[np.int64]
+    rows: int  #: Its declared length.
+    nodes: NDArray[np.int64]  #: Length and number of nulls of each column, nested ones included, int64[n, 2].
+    #: Offset in the stream and stored length of each buffer, int64[m, 2]; all lie within the stream.
     buffers: NDArray[np.int64]
+    #: How buffers are compressed, None for not at all; "" for in a way that this release does not know.
     codec: str | None
 
 

@@ -56,23 +56,14 @@ class FrameKind(IntEnum):
 
 @dataclass(frozen=True)
 class Frame:
-    """One whole frame whose checksum is right.
+    """One whole frame whose checksum is right."""
 
-    Attributes:
-        kind: A :class:`FrameKind`, or a number that this release does not know.
-        schema: Version of the payload's layout.
-        payload: The bytes; b"" where they were left in the object.
-        offset: Where the frame begins in its object, in bytes.
-        source: Path of that object, "" where unknown; for messages.
-        left: Bytes of the payload that were checked and left in the object, behind the header; 0 where ``payload``
-            is all.
-    """
-
-    kind: int
-    schema: int
-    payload: bytes
-    offset: int = 0
-    source: str = ""
+    kind: int  #: A :class:`FrameKind`, or a number that this release does not know.
+    schema: int  #: Version of the payload's layout.
+    payload: bytes  #: The bytes; b"" where they were left in the object.
+    offset: int = 0  #: Where the frame begins in its object, in bytes.
+    source: str = ""  #: Path of that object, "" where unknown; for messages.
+    #: Bytes of the payload that were checked and left in the object, behind the header; 0 where ``payload`` is all.
     left: int = 0
 
     @property
@@ -83,17 +74,12 @@ class Frame:
 
 
 class Scan(NamedTuple):
-    """Result of :func:`scan`.
+    """Result of :func:`scan`."""
 
-    Attributes:
-        frames: The whole frames, in order.
-        consumed: Bytes they take, counted from where the scan began.
-        problem: Why the scan ended before the data did: ``"incomplete"`` (the rest may still be written),
-            ``"damaged"`` (it cannot be a frame), or None.
-    """
-
-    frames: list[Frame]
-    consumed: int
+    frames: list[Frame]  #: The whole frames, in order.
+    consumed: int  #: Bytes they take, counted from where the scan began.
+    #: Why the scan ended before the data did: ``"incomplete"`` (the rest may still be written), ``"damaged"`` (it
+    #: cannot be a frame), or None.
     problem: Literal["incomplete", "damaged"] | None
 
 

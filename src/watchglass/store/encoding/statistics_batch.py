@@ -28,25 +28,17 @@ FLAT = (*KEYS, "values")
 
 @dataclass
 class StatisticsBatch:
-    """Statistics of tensors at steps, n rows.
+    """Statistics of tensors at steps, n rows."""
 
-    Attributes:
-        global_step: u64[n], worker's step.
-        tensor_id: u32[n].
-        calls: u32[n], how many tensors (module calls, micro-batches) were merged into the row.
-        values: float64[n, 11], columns as :data:`~watchglass.records.STATISTIC_FIELDS`; where only some of these were
-            requested, those in the requested order.
-        origin: u8[n], an :class:`~watchglass.records.Origin`.
-        sampled: bool[n], whether the row is of a fixed sample of the tensor's elements.
-        histograms: Of n tensors, some of them none; None where no row has one or they were not requested.
-    """
-
-    global_step: NDArray[np.uint64]
-    tensor_id: NDArray[np.uint32]
-    calls: NDArray[np.uint32]
+    global_step: NDArray[np.uint64]  #: u64[n], worker's step.
+    tensor_id: NDArray[np.uint32]  #: u32[n].
+    calls: NDArray[np.uint32]  #: u32[n], how many tensors (module calls, micro-batches) were merged into the row.
+    #: float64[n, 11], columns as :data:`~watchglass.records.STATISTIC_FIELDS`; where only some of these were requested,
+    #: those in the requested order.
     values: NDArray[np.float64]
-    origin: NDArray[np.uint8]
-    sampled: NDArray[np.bool_]
+    origin: NDArray[np.uint8]  #: u8[n], an :class:`~watchglass.records.Origin`.
+    sampled: NDArray[np.bool_]  #: bool[n], whether the row is of a fixed sample of the tensor's elements.
+    #: Of n tensors, some of them none; None where no row has one or they were not requested.
     histograms: Histograms | None = None
 
     def __len__(self) -> int:

@@ -44,17 +44,11 @@ _PAIRS = "complex128"
 
 
 class RawTensor(NamedTuple):
-    """A tensor to be kept whole.
+    """A tensor to be kept whole."""
 
-    Attributes:
-        tensor_id: Which.
-        array: Its elements; where NumPy lacks the dtype, their bits as unsigned integers of the same size.
-        dtype: Name of that dtype, ``"bfloat16"`` or one of the ``"float8_..."``; "" for the array's own.
-    """
-
-    tensor_id: int
-    array: NDArray[Any]
-    dtype: str = ""
+    tensor_id: int  #: Which.
+    array: NDArray[Any]  #: Its elements; where NumPy lacks the dtype, their bits as unsigned integers of the same size.
+    dtype: str = ""  #: Name of that dtype, ``"bfloat16"`` or one of the ``"float8_..."``; "" for the array's own.
 
 
 def is_storable(tensor: RawTensor) -> bool:
@@ -87,15 +81,10 @@ def write_tensors(
 
 
 class StoredTensor(NamedTuple):
-    """A tensor as it was stored, in memory that is its reader's: changing it changes nothing in the run.
+    """A tensor as it was stored, in memory that is its reader's: changing it changes nothing in the run."""
 
-    Attributes:
-        elements: Its elements in its shape; where NumPy lacks the dtype, their bits as unsigned integers.
-        dtype: Name of that dtype, ``"bfloat16"`` or one of the ``"float8_..."``; "" for the array's own.
-    """
-
-    elements: NDArray[Any]
-    dtype: str = ""
+    elements: NDArray[Any]  #: Its elements in its shape; where NumPy lacks the dtype, their bits as unsigned integers.
+    dtype: str = ""  #: Name of that dtype, ``"bfloat16"`` or one of the ``"float8_..."``; "" for the array's own.
 
 
 def load_tensor(store: Store, path: str, key: str, *, most_bytes: int | None = None) -> StoredTensor:

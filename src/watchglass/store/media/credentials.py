@@ -33,22 +33,14 @@ _INDIRECT = (
 
 @dataclass(frozen=True)
 class RequestPatience:
-    """How long one call of an object store may take; a caller that can wait longer retries.
+    """How long one call of an object store may take; a caller that can wait longer retries."""
 
-    Attributes:
-        connect_s: Until a connection is established.
-        request_s: From a request to the last byte of its answer, for up to a piece of an object.
-        retry_s: After the first failure no try begins later than this.
-        first_pause_s: Before the second try; then twice as long each time, less up to a half by chance.
-        longest_pause_s: Between two tries.
-        credentials_s: Time for which credentials of an AWS profile are used before they are looked up again.
-    """
-
-    connect_s: float = 5.0
-    request_s: float = 30.0
-    retry_s: float = 12.0
-    first_pause_s: float = 0.1
-    longest_pause_s: float = 3.0
+    connect_s: float = 5.0  #: Until a connection is established.
+    request_s: float = 30.0  #: From a request to the last byte of its answer, for up to a piece of an object.
+    retry_s: float = 12.0  #: After the first failure no try begins later than this.
+    first_pause_s: float = 0.1  #: Before the second try; then twice as long each time, less up to a half by chance.
+    longest_pause_s: float = 3.0  #: Between two tries.
+    #: Time for which credentials of an AWS profile are used before they are looked up again.
     credentials_s: float = 600.0
 
 

@@ -32,15 +32,10 @@ class FailureKind(Enum):
 
 
 class RequestFailure(NamedTuple):
-    """One failed request.
+    """One failed request."""
 
-    Attributes:
-        kind: Only a ``PASSING`` one is worth another attempt.
-        cure: What happened and what to do about it: the second half of a sentence.
-    """
-
-    kind: FailureKind
-    cure: str
+    kind: FailureKind  #: Only a ``PASSING`` one is worth another attempt.
+    cure: str  #: What happened and what to do about it: the second half of a sentence.
 
 
 _UNREACHABLE = "check the network, the endpoint and whether the server runs"

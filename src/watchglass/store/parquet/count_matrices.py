@@ -30,16 +30,11 @@ _PLANES = 8
 
 
 class Matrix(NamedTuple):
-    """One matrix as the file has it.
+    """One matrix as the file has it."""
 
-    Attributes:
-        steps: Number of its columns.
-        keys: Its keys, ascending, as little-endian int16.
-        planes: Bytes of its cells, row after row: all lowest bytes, then all second ones, up to the last that is not 0.
-    """
-
-    steps: int
-    keys: bytes
+    steps: int  #: Number of its columns.
+    keys: bytes  #: Its keys, ascending, as little-endian int16.
+    #: Bytes of its cells, row after row: all lowest bytes, then all second ones, up to the last that is not 0.
     planes: bytes
 
 

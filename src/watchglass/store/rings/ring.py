@@ -225,19 +225,12 @@ class Rings:
 
 @dataclass(frozen=True)
 class LeftBehind:
-    """The content of the rings of a dead worker.
+    """The content of the rings of a dead worker."""
 
-    Attributes:
-        rows: Whole rows, oldest first, with the fields of :data:`ROW_DTYPE`.
-        ids: Tensor ids of the rows' loss and learning rate; 0 for none.
-        entries: Whole entries, oldest first.
-        paths: The files.
-    """
-
-    rows: NDArray[Any]
-    ids: tuple[int, int]
-    entries: tuple[bytes, ...]
-    paths: tuple[Path, ...]
+    rows: NDArray[Any]  #: Whole rows, oldest first, with the fields of :data:`ROW_DTYPE`.
+    ids: tuple[int, int]  #: Tensor ids of the rows' loss and learning rate; 0 for none.
+    entries: tuple[bytes, ...]  #: Whole entries, oldest first.
+    paths: tuple[Path, ...]  #: The files.
 
     def discard(self) -> None:
         """Remove the files: all records are in the store."""

@@ -27,21 +27,13 @@ _OBJECT = re.compile(r"(\d{12})~([^/]+)\Z", re.ASCII)
 
 @dataclass(frozen=True)
 class SpooledObject:
-    """An object in a spool.
+    """An object in a spool."""
 
-    Attributes:
-        number: Its place in the order of sending.
-        path: Where it belongs in the store.
-        size: Its length in bytes.
-        file: Its file; None where it is in memory.
-        content: Its bytes in memory.
-    """
-
-    number: int
-    path: str
-    size: int
-    file: Path | None = None
-    content: bytes = b""
+    number: int  #: Its place in the order of sending.
+    path: str  #: Where it belongs in the store.
+    size: int  #: Its length in bytes.
+    file: Path | None = None  #: Its file; None where it is in memory.
+    content: bytes = b""  #: Its bytes in memory.
 
     def forget(self) -> None:
         """Remove its file, if it has one."""
