@@ -281,7 +281,6 @@ def test_damaged_windows_are_left_out() -> None:
     assert fact.read(OperatorWindow) is not None
     for key, value in (
         ("operators", 3),
-        ("cost", None),
         ("first_step", "1"),
         ("end_step", 1),
         ("operators", {"name": [1]}),

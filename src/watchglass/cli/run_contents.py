@@ -64,10 +64,10 @@ def head_of(run: Run) -> Rows:
         *_times(run),
         *(("loading", whose + loading_sentence(loading)) for loading in (run.loader_workers(),) if len(loading)),
         *(("modules", whose + modules_sentence(times)) for times in (run.module_times(),) if len(times)),
-        *(("not timed", untimed_sentence(fact.data)) for fact in run.facts(UntimedModules.KIND)),
+        *(("not timed", untimed_sentence(each.to_data())) for each in run.facts(UntimedModules)),
         *(("operators", whose + operators_sentence(operators)) for operators in run.operators() if len(operators)),
         *(("functions", whose + functions_sentence(profile)) for profile in run.python_profiles() if len(profile)),
-        *(("not profiled", refusal_sentence(fact.data)) for fact in run.facts(WindowRefusal.KIND)),
+        *(("not profiled", refusal_sentence(each.to_data())) for each in run.facts(WindowRefusal)),
         *(("evaluated by", who) for who in _evaluators(run)),
         ("format", f"{manifest.format[0]}.{manifest.format[1]}, written by watchglass {manifest.version}"),
     ]

@@ -191,7 +191,7 @@ def _stopped(run: Run) -> bool:
 
 
 def _planned(run: Run) -> int | None:
-    plans = [plan for fact in run.facts("planned_steps") if (plan := fact.read(facts.PlannedSteps)) is not None]
+    plans = run.facts(facts.PlannedSteps)
     return plans[-1].steps if plans else None
 
 
@@ -250,15 +250,14 @@ def _intervals(run: Run) -> list[_Interval]:
 
 def _trees(run: Run) -> bool:
     """Whether all models are boosted trees."""
-    found = [fact.read(facts.ModelDescription) for worker in run.workers for fact in run.facts("model", worker)]
-    return bool(found) and all(model is not None and model.trees is True for model in found)
+    found = [model for worker in run.workers for model in run.facts(facts.ModelDescription, worker)]
+    return bool(found) and all(model.trees for model in found)
 
 
 def _bypassed(run: Run) -> tuple[facts.BypassedUpdates, ...]:
     """The last fact of each worker."""
     kind = facts.BypassedUpdates
-    read = [(fact.read(kind), worker) for worker in run.workers for fact in run.facts(kind.KIND, worker)[-1:]]
-    return tuple(replace(each, worker=worker) for each, worker in read if each is not None)
+    return tuple(replace(each, worker=worker) for worker in run.workers for each in run.facts(kind, worker)[-1:])
 
 
 def _metrics(model: ModelSummary) -> dict[str, float]:
@@ -280,11 +279,10 @@ def _capture(run: Run) -> dict[str, Any]:
                 found["worker"] = name
             if len(phases := run.phases(worker=name)):
                 found["phases"] = {phase: round(share, 4) for phase, share in phases.typical().shares.items()}
-            refusals = [dict(fact.data) for fact in run.facts(WindowRefusal.KIND, name)]
             # `watchglass profile` prints why its own request was refused.
-            if refused := [each for each in refusals if each.get("request") is None]:
+            if refused := [each.to_data() for each in run.facts(WindowRefusal, name) if each.request is None]:
                 found["refused_windows"] = refused
-            if untimed := [dict(fact.data) for fact in run.facts(UntimedModules.KIND, name)]:
+            if untimed := [each.to_data() for each in run.facts(UntimedModules, name)]:
                 found["untimed_modules"] = untimed
             break
     if (growth := growing_memory(run)) is not None:
@@ -296,5 +294,5 @@ def _capture(run: Run) -> dict[str, Any]:
 def _counters(run: Run, worker: str) -> dict[str, Any]:
     """The counters that a worker wrote when it left, or the last ones that it recorded."""
     left = [event["counters"] for event in run.worker(worker).lifecycle if isinstance(event.get("counters"), dict)]
-    costs = left or [fact.data for fact in run.facts("capture_cost", worker)]
+    costs = left or [cost.counters for cost in run.facts(facts.CaptureCost, worker)]
     return dict(costs[-1]) if costs else {}

@@ -102,9 +102,8 @@ def _required(rule: str) -> list[Needs]:
 
 def _unstepped(run: Run) -> facts.UnsteppedBackwards | None:
     """The worst report of the workers."""
-    last = [fact for worker in run.workers for fact in run.facts(facts.UnsteppedBackwards.KIND, worker)[-1:]]
-    reported = [found for found in (fact.read(facts.UnsteppedBackwards) for fact in last) if found is not None]
-    return max(reported, key=lambda each: each.backwards, default=None)
+    last = (each for worker in run.workers for each in run.facts(facts.UnsteppedBackwards, worker)[-1:])
+    return max(last, key=lambda each: each.backwards, default=None)
 
 
 def _seen(sighting: Sighting | None) -> str:

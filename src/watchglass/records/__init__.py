@@ -11,7 +11,12 @@ from watchglass.lazy_imports import lazily
 if TYPE_CHECKING:
     from watchglass.records.evaluation import Evaluation as Evaluation
     from watchglass.records.events import Event as Event
-    from watchglass.records.fact import DeclaredFact as DeclaredFact, Fact as Fact, declared_kinds as declared_kinds
+    from watchglass.records.fact import (
+        DeclaredFact as DeclaredFact,
+        Fact as Fact,
+        declared_kinds as declared_kinds,
+        read_facts as read_facts,
+    )
     from watchglass.records.failure import Failure as Failure, without_reason as without_reason
     from watchglass.records.fields_of_classes import field_types as field_types
     from watchglass.records.findings import (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
@@ -56,6 +56,11 @@ class Fact:
     def from_json(cls, data: dict[str, Any]) -> Fact:
         """The fact that :meth:`to_json` gave."""
         return cls(data["kind"], data["global_step"], data["source"], data["data"])
+
+
+def read_facts(facts: Iterable[Fact], kind: type[_Kind]) -> list[_Kind]:
+    """The facts of a kind as its declaration has them, without those that are not valid."""
+    return [read for fact in facts if (read := fact.read(kind)) is not None]
 
 
 class DeclaredFact(Declared):

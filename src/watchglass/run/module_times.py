@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from watchglass.records import Mode, StepModules, UntimedModules, count
+from watchglass.records import Mode, StepModules, UntimedModules, count, read_facts
 from watchglass.run.table import needed
 from watchglass.run.worker import Worker
 
@@ -140,8 +140,7 @@ def module_times_of(worker: Worker) -> ModuleTimes:
 
 def untimed_models(worker: Worker) -> tuple[UntimedModules, ...]:
     """The models of a worker whose modules are not timed although that was asked for, each once."""
-    found = (fact.read(UntimedModules) for fact in worker.facts(UntimedModules.KIND))
-    return tuple(dict.fromkeys(each for each in found if each is not None))
+    return tuple(dict.fromkeys(read_facts(worker.facts(), UntimedModules)))
 
 
 def _with_submodules(

@@ -5,8 +5,16 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING
 
-from watchglass.records import MemoryTotals, ModuleOperator, OperatorTotals, OperatorWindow, WindowCost, count
-from watchglass.run.profiled_windows import recorded_windows, whole_cost
+from watchglass.records import (
+    MemoryTotals,
+    ModuleOperator,
+    OperatorTotals,
+    OperatorWindow,
+    WindowCost,
+    count,
+    read_facts,
+)
+from watchglass.run.profiled_windows import whole_cost
 from watchglass.run.table import needed
 from watchglass.tables import WorkerTables
 
@@ -91,5 +99,5 @@ def operators_in(worker: str, tables: WorkerTables) -> list[Operators]:
             whole_cost(each.cost, each.first_step, tables), each.omitted, each.note, each.request,
             each.trace, each.modules, each.memory,
         )
-        for each in recorded_windows(tables, OperatorWindow)
+        for each in read_facts(tables.facts(-1), OperatorWindow)
     ]  # fmt: skip

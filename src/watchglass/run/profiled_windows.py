@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
 import numpy as np
 
-from watchglass.records import COMPARED_STEPS, Mode, OperatorWindow, PythonWindow, WindowCost
+from watchglass.records import COMPARED_STEPS, Mode, WindowCost
 from watchglass.run.worker import Worker
 from watchglass.tables import WorkerTables
 
@@ -19,16 +19,7 @@ class _Window(Protocol):
     def steps(self) -> range: ...
 
 
-R = TypeVar("R", OperatorWindow, PythonWindow)
 W = TypeVar("W", bound=_Window)
-
-
-def recorded_windows(tables: WorkerTables, record: type[R]) -> Iterator[R]:
-    """The valid windows of one kind that a worker recorded in one attempt, in the order in which they ended."""
-    for fact in tables.facts(-1):
-        window = fact.read(record)
-        if window is not None:
-            yield window
 
 
 def windows_of(worker: Worker, windows_in: Callable[[str, WorkerTables], list[W]]) -> list[W]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from watchglass.config import TIMING
 from watchglass.control import ProfileWindow, commit_window
 from watchglass.errors import EndOfRunError, InvalidValueError, ProfileRefusedError, StepNotReadyError
-from watchglass.records import COMPARED_STEPS, PYTHON_PROFILERS, Mode, WindowRefusal, count
+from watchglass.records import COMPARED_STEPS, PYTHON_PROFILERS, Mode, WindowRefusal, count, read_facts
 from watchglass.run.ending import ending_of
 from watchglass.run.operators import Operators, operators_in
 from watchglass.run.python_profiles import PythonProfile, python_profiles_in
@@ -55,8 +55,8 @@ class ProfileRequest(Generic[T]):
         return {
             name: refusal.reason
             for name, tables in self._tables().items()
-            for fact in tables.facts(-1)
-            if (refusal := fact.read(WindowRefusal)) is not None and refusal.request == self.number
+            for refusal in read_facts(tables.facts(-1), WindowRefusal)
+            if refusal.request == self.number
         }
 
     def wait(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from watchglass.records import CallNode, FunctionTotals, PythonWindow, WindowCost, count
-from watchglass.run.profiled_windows import recorded_windows, whole_cost
+from watchglass.records import CallNode, FunctionTotals, PythonWindow, WindowCost, count, read_facts
+from watchglass.run.profiled_windows import whole_cost
 from watchglass.run.table import needed
 from watchglass.tables import WorkerTables
 
@@ -79,5 +79,5 @@ def python_profiles_in(worker: str, tables: WorkerTables) -> list[PythonProfile]
             worker, each.profiler, range(each.first_step, each.end_step), each.functions, each.tree,
             whole_cost(each.cost, each.first_step, tables), each.omitted, each.note, each.request,
         )
-        for each in recorded_windows(tables, PythonWindow)
+        for each in read_facts(tables.facts(-1), PythonWindow)
     ]  # fmt: skip

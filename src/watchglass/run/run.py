@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from watchglass.config import suggest
 from watchglass.errors import UnknownNameError
-from watchglass.records import Fact, Mode, ModelSummary, Role, count, judged
+from watchglass.records import DeclaredFact, Fact, Mode, ModelSummary, Role, count, judged, read_facts
 from watchglass.run.ending import state_of
 from watchglass.run.loader_workers import LoaderWorkers, loader_workers_of
 from watchglass.run.markup import page
@@ -39,6 +39,7 @@ from watchglass.store import (
 )
 from watchglass.tables import Selection, StatisticsRows, Stretch
 
+Kind = TypeVar("Kind", bound=DeclaredFact)
 #: Scalars that the page of a run shows in a notebook; a search over a hundred models has a thousand.
 _MOST_ROWS = 100
 
@@ -467,9 +468,22 @@ class Run(RunRecords):
         found = reading_again(self, lambda: models_of(self))
         return judged(found, self.journal.findings)
 
-    def facts(self, kind: str | None = None, worker: str | None = None) -> list[Fact]:
-        """Facts of a worker in the order of their steps, those of the run (step -1) first."""
-        return self.worker(worker).facts(kind)
+    @overload
+    def facts(self, kind: type[Kind], worker: str | None = None) -> list[Kind]: ...
+
+    @overload
+    def facts(self, kind: str | None = None, worker: str | None = None) -> list[Fact]: ...
+
+    def facts(self, kind: type[Kind] | str | None = None, worker: str | None = None) -> list[Kind] | list[Fact]:
+        """Facts of a worker in the order of their steps, those of the run (step -1) first.
+
+        Args:
+            kind: The name of a kind, for the facts as they are stored; or its declaration, such as
+                :class:`watchglass.records.facts.Membership`, for objects of this class. None for all facts.
+            worker: Name of the worker; the first one if None.
+        """
+        found = self.worker(worker)
+        return read_facts(found.facts(kind.KIND), kind) if isinstance(kind, type) else found.facts(kind)
 
     @property
     def problems(self) -> list[Problem]:

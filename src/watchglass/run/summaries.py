@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from watchglass.records import ExaminedSteps, Mode, ModelSummary, Role, TensorInfo, facts, model_name, series_name
+from watchglass.records import (
+    ExaminedSteps,
+    Mode,
+    ModelSummary,
+    Role,
+    TensorInfo,
+    facts,
+    model_name,
+    read_facts,
+    series_name,
+)  # fmt: skip
 from watchglass.run.run_records import RunRecords
 from watchglass.tables import SAME_LOSS, SAME_LOSS_NEAR_ZERO, THINNED, Stretch
 
@@ -153,9 +163,8 @@ def _variables(worker: Worker) -> dict[int, str]:
     Not of models that take turns in one variable, as the folds of a cross-validation do.
     """
     found: dict[int, str] = {}
-    for fact in worker.facts("model"):
-        model = fact.read(facts.ModelDescription)
-        for number, name in model.variables.items() if model is not None else ():
+    for model in read_facts(worker.facts(), facts.ModelDescription):
+        for number, name in model.variables.items():
             if number.isascii() and number.isdigit():
                 found.setdefault(int(number), name[:80])
     times = Counter(found.values())
@@ -169,9 +178,8 @@ def _types(worker: Worker, infos: Mapping[str, TensorInfo]) -> dict[int, str]:
         for row in infos.values()
         if row.model is not None and row.module_type and row.module == (model_name(row.model) if row.model else "")
     }
-    for fact in worker.facts("model"):
-        model = fact.read(facts.ModelDescription)
-        for path, kind in ((model.module_types if model is not None else None) or {}).items():
+    for model in read_facts(worker.facts(), facts.ModelDescription):
+        for path, kind in (model.module_types or {}).items():
             head, _, tail = path.partition("_")
             counted = head == "model" and tail.isascii() and tail.isdigit()
             number = int(tail) - 1 if counted else 0 if path == "" else None

@@ -13,7 +13,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from watchglass.errors import InvalidValueError, MissingExtraError, StepNotRecordedError
-from watchglass.records import RAW, REDUCTIONS, SCALARS, STATISTIC_FIELDS, Mode, RowKind, TensorInfo, facts
+from watchglass.records import (
+    RAW,
+    REDUCTIONS,
+    SCALARS,
+    STATISTIC_FIELDS,
+    Mode,
+    RowKind,
+    TensorInfo,
+    facts,
+    read_facts,
+)  # fmt: skip
 from watchglass.run.markup import page
 from watchglass.run.run_records import RunRecords
 from watchglass.run.waiting import locate, reading_again
@@ -125,11 +135,8 @@ class Tensor:
         if step is None:
             return info.shape
         tables, number, row = self._recorded(step, Mode.of(mode), worker)
-        for fact in tables.facts(number):
-            found = fact.read(facts.TensorShape)
-            if found is not None and found.tensor == self.name:
-                return found.shape
-        return row.shape
+        shapes = {each.tensor: each.shape for each in read_facts(tables.facts(number), facts.TensorShape)}
+        return shapes.get(self.name, row.shape)
 
     def value(
         self, step: int, mode: Mode | str = Mode.TRAIN, worker: str | None = None, *, as_float32: bool = False

@@ -7,7 +7,18 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from watchglass.records import MOST_MODELS, Fact, Mode, Role, RowKind, StepEnd, TensorInfo, facts, model_name
+from watchglass.records import (
+    MOST_MODELS,
+    Fact,
+    Mode,
+    Role,
+    RowKind,
+    StepEnd,
+    TensorInfo,
+    facts,
+    model_name,
+    read_facts,
+)
 from watchglass.tables.catalog import Catalog
 from watchglass.tables.history import History
 from watchglass.tables.step_view import StepRecords, StepView
@@ -115,8 +126,7 @@ class ModelViews:
 
     def _view(self, model: int, records: StepRecords, covers: int) -> StepView:
         history = self._history(model)
-        read = (fact.read(facts.StageBegin) for fact in records.facts)
-        begins = next((stage.begins_with for stage in read if stage is not None), None)
+        begins = next((stage.begins_with for stage in read_facts(records.facts, facts.StageBegin)), None)
         if begins is not None and model in self._newest:
             loss = next((value for info, _, value in records.scalars if info.name == "loss"), None)
             after = history.next_stage(loss)

@@ -26,6 +26,7 @@ from watchglass.records import (
     StepEnd,
     count,
     model_name,
+    read_facts,
     series_name,
 )
 from watchglass.stats import RollingBaseline, column as column_of
@@ -360,7 +361,7 @@ class StepView:
             return list(facts)
         if isinstance(kind, str):
             return [fact for fact in facts if fact.kind == kind]
-        return [read for fact in facts if (read := fact.read(kind)) is not None]
+        return read_facts(facts, kind)
 
     def observations(self, kind: str | None = None) -> list[Observation]:
         """Observations of the evaluator since the step before: ``"worker_lost"``, ``"worker_returned"``."""

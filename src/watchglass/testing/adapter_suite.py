@@ -165,9 +165,7 @@ class AdapterSuite(ABC):
         """Every module of the model has a known kind, and tensors have the kinds of their modules."""
         _, run = self.watch(tmp_path / "run")
         kinds: dict[str, str] = {}
-        for fact in run.facts("model"):
-            model = fact.read(facts.ModelDescription)
-            assert model is not None
+        for model in run.facts(facts.ModelDescription):
             found = model.module_kinds or {}
             _equal(list(found), list(model.module_types or {}), "modules with kinds")
             kinds |= found

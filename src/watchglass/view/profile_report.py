@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from watchglass.errors import UnknownNameError
-from watchglass.records import Finding, Mode, RuleStatus, Severity, Status, count
+from watchglass.records import Finding, Mode, RuleStatus, Severity, Status, count, facts
 from watchglass.view.json_format import finding_to_json, strict_json
 from watchglass.view.page import escaped, figures_html, page, section, table_html
 from watchglass.view.text import duration, exact_duration, percent, quantity
@@ -85,7 +85,7 @@ def profile_document(run: Run, verdict: Verdict, rules: Mapping[str, ProfilerRul
             }
             for each in run.python_profiles()
         ],
-        "data_loaders": [dict(fact.data) for fact in run.facts("data_loader")],
+        "data_loaders": [loader.to_data() for loader in run.facts(facts.LoaderSettings)],
         "loader_workers": [_known(asdict(row)) for row in run.loader_workers().rows],
         "rules": [_rule(status, verdict.findings, rules) for status in verdict.statuses],
         "findings": [finding_to_json(finding) for finding in verdict.findings],

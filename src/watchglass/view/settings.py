@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from watchglass.records import count, model_name
+from watchglass.records import DeclaredFact, count, facts, model_name
 from watchglass.view.text import number
 
 if TYPE_CHECKING:
     from watchglass.run import Run
 
+_Kind = TypeVar("_Kind", bound=DeclaredFact)
 #: Most facts of a kind, and most parameter groups of an optimizer, that are shown.
 _MOST = 8
 
@@ -24,44 +25,39 @@ def setting_rows(run: Run) -> Iterator[tuple[str, str]]:
             if event.get("host"):
                 yield "Machine", str(event["host"])
             break
-    for data in _different(run, "model"):
-        yield "Model", _whose(data) + _model(data)
-    for data in _different(run, "optimizer"):
-        groups = data.get("groups")
-        groups = [group for group in groups if isinstance(group, Mapping)] if isinstance(groups, list) else []
-        kind = str(data.get("type", "optimizer"))
+    for model in _different(run, facts.ModelDescription):
+        yield "Model", _whose(model.model) + _model(model)
+    for optimizer in _different(run, facts.OptimizerSettings):
+        groups = optimizer.groups
         for position, group in enumerate(groups[:_MOST]):
             of = f", group {position + 1} of {len(groups)}" if len(groups) > 1 else ""
-            yield "Optimizer", f"{_whose(data)}{kind}{of}: {_pairs(group)}"
-    for kind, label in (("data_loader", "Data loader"), ("planned_steps", "Planned steps")):
-        for data in _different(run, kind):
-            yield label, _pairs(data)
+            yield "Optimizer", f"{_whose(optimizer.model)}{optimizer.type or 'optimizer'}{of}: {_pairs(group)}"
+    for loader in _different(run, facts.LoaderSettings):
+        yield "Data loader", _pairs(loader.to_data())
+    for planned in _different(run, facts.PlannedSteps):
+        yield "Planned steps", _pairs(planned.to_data())
 
 
-def _different(run: Run, kind: str) -> list[Mapping[str, Any]]:
-    """The data of the facts of a kind, each once, in the order in which they were recorded."""
-    found: list[Mapping[str, Any]] = []
+def _different(run: Run, kind: type[_Kind]) -> list[_Kind]:
+    """The facts of a kind, each once, in the order in which they were recorded."""
+    found: list[_Kind] = []
     for fact in run.facts(kind):
-        if fact.data not in found and len(found) < _MOST:
-            found.append(fact.data)
+        if fact not in found and len(found) < _MOST:
+            found.append(fact)
     return found
 
 
-def _whose(data: Mapping[str, Any]) -> str:
-    """``"model_2, "`` if the data name one of several models."""
-    number = data.get("model")
-    return f"{model_name(number)}, " if type(number) is int and number >= 0 else ""
+def _whose(model: int | None) -> str:
+    """``"model_2, "`` for the number of one of several models."""
+    return f"{model_name(model)}, " if model is not None and model >= 0 else ""
 
 
-def _model(data: Mapping[str, Any]) -> str:
-    types = data.get("module_types")
-    kinds = list(types.values()) if isinstance(types, Mapping) else []
-    roots = data.get("roots")
-    name = ", ".join(map(str, roots)) if isinstance(roots, list) and roots else "a model"
-    parts = [count(len(kinds), "module")] if kinds else []
-    if isinstance(data.get("parameters"), int):
-        parts.append(count(data["parameters"], "parameter"))
-    if data.get("compiled"):
+def _model(model: facts.ModelDescription) -> str:
+    name = ", ".join(model.roots) or "a model"
+    parts = [count(len(model.module_types), "module")] if model.module_types else []
+    if model.parameters is not None:
+        parts.append(count(model.parameters, "parameter"))
+    if model.compiled:
         parts.append("compiled")
     return f"{name}: {', '.join(parts)}" if parts else name
 

@@ -229,7 +229,7 @@ def test_now_and_then_a_captured_step_reports_what_was_spent_so_far() -> None:
     assert all(number in account.captured for number, _ in facts)
     assert [round(account.step_ns * number / 1e10) for number, _ in facts] == list(range(1, len(facts) + 1))
     assert len(facts) in (9, 10)
-    number, last = facts[-1]
+    number, last = facts[-1][0], facts[-1][1]["counters"]
     assert last["train_steps"] == number + 1
     assert last["bytes_written"] == 77
     assert last["overhead_budget"] == 0.01

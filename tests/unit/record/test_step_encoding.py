@@ -213,7 +213,7 @@ def test_what_cannot_be_stored_is_said_and_the_rest_is_kept():
     assert [row[1:] for row in tables.rows(SCALARS, 4)] == [(1.0, 2.0)]
     assert tables.rows(RAW, 4) == []
     facts = tables.facts(4)
-    assert [(fact.kind, fact.data["raw"], fact.data["reason"]) for fact in facts] == [
+    assert [(fact.kind, fact.data["what"]["raw"], fact.data["reason"]) for fact in facts] == [
         ("dropped", 1, "dtype object"), ("dropped", 2, "the disk is full"),
     ]  # fmt: skip
 
@@ -261,8 +261,8 @@ def test_a_name_and_a_fact_that_no_frame_can_hold_are_reported_and_the_others_st
     tables = read(encode_steps([whole(4, facts=facts)], tensors, no_tensors), ids=())
     assert [row.name for row in tables.catalog] == ["a", "c"]
     assert [fact.data["x"] for fact in tables.facts(4) if fact.kind == "seen"] == ["x", "xx"]
-    assert [fact.data["facts"] for fact in tables.facts(4) if fact.kind == "dropped"] == [1]
-    assert [fact.data["tensor_id"] for fact in tables.facts(-1) if fact.kind == "dropped"] == [1]
+    assert [fact.data["what"]["facts"] for fact in tables.facts(4) if fact.kind == "dropped"] == [1]
+    assert [fact.data["what"]["tensor_id"] for fact in tables.facts(-1) if fact.kind == "dropped"] == [1]
     assert 4 in tables.steps
 
 

@@ -79,15 +79,6 @@ class CaptureCost(DeclaredFact):
 
     counters: Mapping[str, Any]
 
-    def to_data(self) -> dict[str, Any]:
-        """The counters themselves."""
-        return dict(self.counters)
-
-    @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> CaptureCost:
-        """What :meth:`to_data` gave."""
-        return cls(data)
-
 
 class CaptureOutOfMemory(DeclaredFact):
     """Tensors of the role in its source are not captured from this step on."""
@@ -113,15 +104,6 @@ class Dropped(DeclaredFact):
 
     what: Mapping[str, Any]
     reason: str = ""
-
-    def to_data(self) -> dict[str, Any]:
-        """Both together."""
-        return {**self.what, "reason": self.reason}
-
-    @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> Dropped:
-        """What :meth:`to_data` gave."""
-        return cls({name: each for name, each in data.items() if name != "reason"}, str(data.get("reason", "")))
 
 
 class AllocatorMemory(DeclaredFact):

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from watchglass.records import STEPS, Fact, Mode, Role, count, facts as declared
+from watchglass.records import STEPS, Fact, Mode, Role, count, facts as declared, read_facts
 from watchglass.store import dtype_of
 from watchglass.tables import Selection, WorkerTables
 
@@ -173,9 +173,8 @@ def start_of(facts: Iterable[Fact], trained: tuple[int, int] | None, attempt: in
     if trained is None:
         return None
     first, source = trained[0], "unknown" if attempt else ""
-    for fact in facts:
-        resumed = fact.read(declared.Resumed)
-        if resumed is not None and resumed.start_step is not None and 0 <= resumed.start_step <= first:
+    for resumed in read_facts(facts, declared.Resumed):
+        if resumed.start_step is not None and 0 <= resumed.start_step <= first:
             # The recorder may have dropped steps after it, never before it.
             first, source = resumed.start_step, resumed.source if resumed.source in SOURCES else "unknown"
     return Start(first, trained[1] + 1, source)
