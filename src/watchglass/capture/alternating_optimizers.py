@@ -23,26 +23,17 @@ _Kind = tuple[int, frozenset[int]]
 
 @dataclass(slots=True)
 class _Model:
-    """State of one model.
+    """State of one model."""
 
-    Attributes:
-        steps: Number of its TRAIN steps that are over.
-        kinds: Kinds of its steps so far.
-        last: Kind of its last step; None before the first.
-        alternates: Whether an optimizer updated it again after another one had. An optimizer that replaces another
-            permanently, as in the next phase of a run, does not alternate with it.
-        planned: The last step that the plan named, by its own number; -1 before the first.
-        captured: Kinds of the steps captured since.
-        owed: A step that was due and went by, by its own number; -1 for none.
-    """
-
-    steps: int = 0
-    kinds: set[_Kind] = field(default_factory=set)
-    last: _Kind | None = None
+    steps: int = 0  #: Number of its TRAIN steps that are over.
+    kinds: set[_Kind] = field(default_factory=set)  #: Kinds of its steps so far.
+    last: _Kind | None = None  #: Kind of its last step; None before the first.
+    #: Whether an optimizer updated it again after another one had. An optimizer that replaces another permanently, as
+    #: in the next phase of a run, does not alternate with it.
     alternates: bool = False
-    planned: int = -1
-    captured: set[_Kind] = field(default_factory=set)
-    owed: int = -1
+    planned: int = -1  #: The last step that the plan named, by its own number; -1 before the first.
+    captured: set[_Kind] = field(default_factory=set)  #: Kinds of the steps captured since.
+    owed: int = -1  #: A step that was due and went by, by its own number; -1 for none.
 
 
 class AlternatingOptimizers:

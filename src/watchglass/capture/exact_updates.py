@@ -20,17 +20,12 @@ _SAMPLE = 1 << 20
 
 
 class _CopyMemory(NamedTuple):
-    """Memory for a copy.
+    """Memory for a copy."""
 
-    Attributes:
-        alike: Equal for values that can be copied into it: their shape, dtype and device, and the stride of the sample.
-        nbytes: Its size.
-        copy: The copy.
-    """
-
+    #: Equal for values that can be copied into it: their shape, dtype and device, and the stride of the sample.
     alike: tuple[tuple[int, ...], str, str, int]
-    nbytes: int
-    copy: Any = None
+    nbytes: int  #: Its size.
+    copy: Any = None  #: The copy.
 
 
 class _WantedCopy(NamedTuple):

@@ -65,37 +65,23 @@ class Call:
 
 @dataclass
 class Seen:
-    """The observed module calls of a forward, and of its backward.
+    """The observed module calls of a forward, and of its backward."""
 
-    Attributes:
-        calls: The calls, in the order in which they began.
-        events: ``(call, returned)``, in order.
-        looks: One for each tensor.
-        gradients: ``(tensor, look)`` of gradients, in the order of the backward.
-    """
-
-    calls: list[Call] = field(default_factory=list)
-    events: list[tuple[int, bool]] = field(default_factory=list)
-    looks: list[Look] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)  #: The calls, in the order in which they began.
+    events: list[tuple[int, bool]] = field(default_factory=list)  #: ``(call, returned)``, in order.
+    looks: list[Look] = field(default_factory=list)  #: One for each tensor.
+    #: ``(tensor, look)`` of gradients, in the order of the backward.
     gradients: list[tuple[int, Look]] = field(default_factory=list)
 
 
 class Found(NamedTuple):
-    """An answer.
+    """An answer."""
 
-    Attributes:
-        where: ``weights``, ``input``, ``forward``, ``loss`` or ``backward``.
-        place: The module at fault, None where it is none.
-        tensor: Name of the first bad tensor.
-        sentence: The answer in words.
-        operation: The operation at fault, None where it is not known.
-    """
-
-    where: str
-    place: Place | None
-    tensor: str
-    sentence: str
-    operation: OperationFault | None = None
+    where: str  #: ``weights``, ``input``, ``forward``, ``loss`` or ``backward``.
+    place: Place | None  #: The module at fault, None where it is none.
+    tensor: str  #: Name of the first bad tensor.
+    sentence: str  #: The answer in words.
+    operation: OperationFault | None = None  #: The operation at fault, None where it is not known.
 
     def by(self, operation: OperationFault | None) -> Found:
         """This answer with the operation at fault, which comes first in its sentence."""

@@ -28,17 +28,11 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Cut:
-    """Which part of a loss's arguments is copied.
+    """Which part of a loss's arguments is copied."""
 
-    Attributes:
-        rows: Rows of the targets.
-        stride: Every ``stride``-th of these belongs to the outputs.
-        columns: Columns of outputs that are no classes.
-    """
-
-    rows: int
-    stride: int
-    columns: int
+    rows: int  #: Rows of the targets.
+    stride: int  #: Every ``stride``-th of these belongs to the outputs.
+    columns: int  #: Columns of outputs that are no classes.
 
     @classmethod
     def of(cls, rows: int, columns: int, *, by_class: bool) -> Cut:
@@ -56,15 +50,10 @@ class Cut:
 
 @dataclass(frozen=True)
 class SampleInputs:
-    """Inputs of some of the samples of a batch.
+    """Inputs of some of the samples of a batch."""
 
-    Attributes:
-        inputs: Their elements, or some of these, a row for each sample.
-        samples: Samples of the batch.
-    """
-
-    inputs: Sample
-    samples: int
+    inputs: Sample  #: Their elements, or some of these, a row for each sample.
+    samples: int  #: Samples of the batch.
 
     @classmethod
     def rows_of(cls, arange: Any, samples: int, **where: Any) -> Any:
@@ -75,37 +64,22 @@ class SampleInputs:
 
 @dataclass(frozen=True)
 class LossRows:
-    """Rows of the arguments of one loss, or of a model's output that no loss function judged.
+    """Rows of the arguments of one loss, or of a model's output that no loss function judged."""
 
-    Attributes:
-        function: The loss function; "" for none.
-        number: Number of the loss in its forward, from 1.
-        by_class: Whether columns are classes, of which each row has one.
-        shape: Of the output.
-        target_shape: Of the target.
-        columns: Classes or units of a row, those included that were not copied.
-        outputs: Rows of the output; None where they could not be copied.
-        targets: Rows of the target; None where there is none.
-        stride: Every ``stride``-th row of the targets belongs to the outputs.
-        ignored: The class that counts as none.
-        settings: What else a loss was given: ``smoothing``, ``weighted``, ``positive_weight``.
-        sign: Where ``targets`` holds differences: 1 for those of output - target, -1 for the reverse; else 0.
-        given: Inputs of some samples; None where the rows of the output are no samples.
-    """
-
-    function: str
-    number: int
-    by_class: bool
-    shape: tuple[int, ...]
-    target_shape: tuple[int, ...]
-    columns: int
-    outputs: Sample | None
-    targets: Sample | None
-    stride: int = 1
-    ignored: int | None = None
+    function: str  #: The loss function; "" for none.
+    number: int  #: Number of the loss in its forward, from 1.
+    by_class: bool  #: Whether columns are classes, of which each row has one.
+    shape: tuple[int, ...]  #: Of the output.
+    target_shape: tuple[int, ...]  #: Of the target.
+    columns: int  #: Classes or units of a row, those included that were not copied.
+    outputs: Sample | None  #: Rows of the output; None where they could not be copied.
+    targets: Sample | None  #: Rows of the target; None where there is none.
+    stride: int = 1  #: Every ``stride``-th row of the targets belongs to the outputs.
+    ignored: int | None = None  #: The class that counts as none.
+    #: What else a loss was given: ``smoothing``, ``weighted``, ``positive_weight``.
     settings: dict[str, Any] | None = None
-    sign: int = 0
-    given: SampleInputs | None = None
+    sign: int = 0  #: Where ``targets`` holds differences: 1 for those of output - target, -1 for the reverse; else 0.
+    given: SampleInputs | None = None  #: Inputs of some samples; None where the rows of the output are no samples.
 
     @np.errstate(all="ignore")  # outputs of a run that diverges are infinite, or overflow in the sums
     def output_sketch(self) -> facts.OutputSketch | None:

@@ -19,21 +19,13 @@ _NUMBERS = 4
 
 
 class BatchTimes(NamedTuple):
-    """One batch that the script has taken, in nanoseconds.
+    """One batch that the script has taken, in nanoseconds."""
 
-    Attributes:
-        worker: The worker process that made it; -1 for this process.
-        fetch_ns: To get the samples; -1 if unknown.
-        collate_ns: ``collate_fn``.
-        queued_ns: From then until the script had it.
-        transfer_ns: The part of it in which the script waited for it.
-    """
-
-    worker: int
-    fetch_ns: int
-    collate_ns: int
-    queued_ns: int
-    transfer_ns: int
+    worker: int  #: The worker process that made it; -1 for this process.
+    fetch_ns: int  #: To get the samples; -1 if unknown.
+    collate_ns: int  #: ``collate_fn``.
+    queued_ns: int  #: From then until the script had it.
+    transfer_ns: int  #: The part of it in which the script waited for it.
 
 
 class BatchMaker:

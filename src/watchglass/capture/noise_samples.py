@@ -20,19 +20,12 @@ _LEAST_APART, _MOST_APART = 2, 64
 
 @dataclass(frozen=True)
 class SampledLayer:
-    """What a linear layer got for some samples of a batch, and the gradients that came back.
+    """What a linear layer got for some samples of a batch, and the gradients that came back."""
 
-    Attributes:
-        name: Name of its weight.
-        size: Number of its weights.
-        inputs: Some inputs, float[samples, positions, inputs].
-        gradients: Gradients of some outputs, float[samples, positions, outputs].
-    """
-
-    name: str
-    size: int
-    inputs: NDArray[Any]
-    gradients: NDArray[Any]
+    name: str  #: Name of its weight.
+    size: int  #: Number of its weights.
+    inputs: NDArray[Any]  #: Some inputs, float[samples, positions, inputs].
+    gradients: NDArray[Any]  #: Gradients of some outputs, float[samples, positions, outputs].
 
 
 def next_after(first: int, step: int) -> int:

@@ -26,29 +26,17 @@ _Rows = dict[RowKind, list[Any]]
 
 
 class Item(NamedTuple):
-    """A tensor to be saved.
+    """A tensor to be saved."""
 
-    Attributes:
-        tensor: Any array; one whose values cannot be read is left out.
-        name: Its name in the run.
-        place: The module it belongs to.
-        tags: Its tags from structure, see :class:`~watchglass.config.Collection`.
-        unit_axis: Axis that counts units, or None.
-        trainable: Whether an optimizer may change it; None where that has no meaning.
-        before: Its older value; then the difference is saved.
-        sampled: Whether it stands for more than it holds: a fixed sample.
-        whole: The tensor that it is a sample of, where that is one; then only its statistics are saved.
-    """
-
-    tensor: Any
-    name: str
-    place: Place = NOWHERE
-    tags: tuple[str, ...] = ()
-    unit_axis: int | None = None
-    trainable: bool | None = None
-    before: Any = None
-    sampled: bool = False
-    whole: Any = None
+    tensor: Any  #: Any array; one whose values cannot be read is left out.
+    name: str  #: Its name in the run.
+    place: Place = NOWHERE  #: The module it belongs to.
+    tags: tuple[str, ...] = ()  #: Its tags from structure, see :class:`~watchglass.config.Collection`.
+    unit_axis: int | None = None  #: Axis that counts units, or None.
+    trainable: bool | None = None  #: Whether an optimizer may change it; None where that has no meaning.
+    before: Any = None  #: Its older value; then the difference is saved.
+    sampled: bool = False  #: Whether it stands for more than it holds: a fixed sample.
+    whole: Any = None  #: The tensor that it is a sample of, where that is one; then only its statistics are saved.
 
 
 class Saving:

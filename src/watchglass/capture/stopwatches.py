@@ -9,15 +9,10 @@ from typing import Any
 
 
 class Stopwatch(ABC):
-    """Notes points of time, and gives the time between them later.
+    """Notes points of time, and gives the time between them later."""
 
-    Attributes:
-        note: Returns the present point of time, without a wait; for any thread that trains.
-        on_device: Whether it measures the time of a device.
-    """
-
-    note: Callable[[], Any]
-    on_device: bool
+    note: Callable[[], Any]  #: Returns the present point of time, without a wait; for any thread that trains.
+    on_device: bool  #: Whether it measures the time of a device.
 
     @abstractmethod
     def seconds(self, notes: Sequence[Any]) -> list[float]:

@@ -30,33 +30,19 @@ _Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class SampledParameter:
-    """Sampled elements of one parameter; arrays of the same length.
+    """Sampled elements of one parameter; arrays of the same length."""
 
-    Attributes:
-        name: Its name.
-        layer: Position of its module, -1 for none.
-        kind: Kind of its module.
-        dims: Number of its axes.
-        dtype: Its own dtype.
-        group: Index of its group.
-        before: The weight before the update.
-        gradient: The gradient as the optimizer got it.
-        after: The weight after the update.
-        moment: The second moment after the update; None where there is none.
-        step: Updates of the parameter so far, by the optimizer; None where unknown.
-    """
-
-    name: str
-    layer: int
-    kind: str
-    dims: int
-    dtype: str
-    group: int
-    before: _Array
-    gradient: _Array
-    after: _Array
-    moment: _Array | None = None
-    step: float | None = None
+    name: str  #: Its name.
+    layer: int  #: Position of its module, -1 for none.
+    kind: str  #: Kind of its module.
+    dims: int  #: Number of its axes.
+    dtype: str  #: Its own dtype.
+    group: int  #: Index of its group.
+    before: _Array  #: The weight before the update.
+    gradient: _Array  #: The gradient as the optimizer got it.
+    after: _Array  #: The weight after the update.
+    moment: _Array | None = None  #: The second moment after the update; None where there is none.
+    step: float | None = None  #: Updates of the parameter so far, by the optimizer; None where unknown.
 
 
 def next_after(first: int, step: int) -> int:

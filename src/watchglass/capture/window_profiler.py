@@ -16,20 +16,15 @@ class WindowProfiler(ABC):
 
     All methods but :meth:`result`, and some calls of :meth:`stop`, are for the training thread. They may raise: the
     window is lost then, and refused.
-
-    Attributes:
-        kind: What requests call it, see :class:`~watchglass.control.ProfileWindow`; also the source of its facts.
-        name: Its name in sentences.
-        apart: Steps that lie between two of its windows, at least.
-        of_process: Whether it is in the way of a profiler in any thread of the process, not only in its own.
-        stops_in_child: Whether :meth:`stop` stops it in a forked process, too. Else a window ends before the script
-            forks.
     """
 
+    #: What requests call it, see :class:`~watchglass.control.ProfileWindow`; also the source of its facts.
     kind: ClassVar[str]
-    name: ClassVar[str]
-    apart: ClassVar[int] = 0
+    name: ClassVar[str]  #: Its name in sentences.
+    apart: ClassVar[int] = 0  #: Steps that lie between two of its windows, at least.
+    #: Whether it is in the way of a profiler in any thread of the process, not only in its own.
     of_process: ClassVar[bool] = False
+    #: Whether :meth:`stop` stops it in a forked process, too. Else a window ends before the script forks.
     stops_in_child: ClassVar[bool] = False
 
     @abstractmethod

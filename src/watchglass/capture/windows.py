@@ -21,17 +21,11 @@ NO_OPTIMIZER = "no optimizer of PyTorch has stepped in the training thread, whic
 
 @dataclass(frozen=True)
 class DueWindow:
-    """A window that is still to come.
+    """A window that is still to come."""
 
-    Attributes:
-        range: The TRAIN steps, or seconds.
-        request: Number of the request on the running job; None if the configuration names it.
-        asked: The step that came next when it was requested.
-    """
-
-    range: ProfiledRange
-    request: int | None = None
-    asked: int = 0
+    range: ProfiledRange  #: The TRAIN steps, or seconds.
+    request: int | None = None  #: Number of the request on the running job; None if the configuration names it.
+    asked: int = 0  #: The step that came next when it was requested.
 
     def is_reached(self, step: int, trained_ns: int) -> bool:
         """Whether its time has come.
@@ -66,29 +60,17 @@ class DueWindow:
 
 @dataclass
 class OpenWindow:
-    """A window that is being recorded, or waits to be read.
+    """A window that is being recorded, or waits to be read."""
 
-    Attributes:
-        due: The window.
-        recording: What the profiler records.
-        first: Its first step.
-        begin_ns: Time to start it.
-        outside_s: Times of the steps before.
-        reached: The step that comes next.
-        inside_s: Times of its steps so far.
-        end_ns: Time to stop it.
-        note: Why it ended early; "" if it did not.
-    """
-
-    due: DueWindow
-    recording: Any
-    first: int
-    begin_ns: int
-    outside_s: list[float]
-    reached: int
-    inside_s: list[float] = field(default_factory=list)
-    end_ns: int = 0
-    note: str = ""
+    due: DueWindow  #: The window.
+    recording: Any  #: What the profiler records.
+    first: int  #: Its first step.
+    begin_ns: int  #: Time to start it.
+    outside_s: list[float]  #: Times of the steps before.
+    reached: int  #: The step that comes next.
+    inside_s: list[float] = field(default_factory=list)  #: Times of its steps so far.
+    end_ns: int = 0  #: Time to stop it.
+    note: str = ""  #: Why it ended early; "" if it did not.
 
     def reach(self, step: int, trained_ns: int) -> bool:
         """Step ``step`` comes next; returns whether the window is over. Again, it changes nothing."""

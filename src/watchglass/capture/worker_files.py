@@ -60,21 +60,14 @@ _URGENT_SHARE = 0.2
 
 @dataclass
 class _WorkerPlace:
-    """A worker's place in an attempt, claimed or about to be.
+    """A worker's place in an attempt, claimed or about to be."""
 
-    Attributes:
-        attempt: The attempt.
-        worker: The worker.
-        rings: Of the flight recorder, or None.
-        spool: Buffers the writes for a store that does not append, else None.
-        claim: Names this process and these files. Made once, so that a claim is known again whose writing failed only
-            as far as this process knows.
-    """
-
-    attempt: int
-    worker: str
-    rings: Rings | None
-    spool: Spool | None
+    attempt: int  #: The attempt.
+    worker: str  #: The worker.
+    rings: Rings | None  #: Of the flight recorder, or None.
+    spool: Spool | None  #: Buffers the writes for a store that does not append, else None.
+    #: Names this process and these files. Made once, so that a claim is known again whose writing failed only as far as
+    #: this process knows.
     claim: Claim
 
     def discard(self) -> None:

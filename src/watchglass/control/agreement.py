@@ -15,23 +15,14 @@ from watchglass.store import Claim, Store, layout
 
 @dataclass(frozen=True)
 class WorkerProgress:
-    """The progress of a worker as the evaluator knows it.
+    """The progress of a worker as the evaluator knows it."""
 
-    Attributes:
-        name: ``"worker_0"``.
-        active: Whether it has joined and neither left nor been found dead.
-        train_step: Last TRAIN step whose end was read; -1 for none.
-        step_s: Typical length of its TRAIN steps in seconds; 0 where unknown.
-        claim: Its process.
-        attempt: Its attempt.
-    """
-
-    name: str
-    active: bool
-    train_step: int
-    step_s: float
-    claim: Claim | None
-    attempt: int = 0
+    name: str  #: ``"worker_0"``.
+    active: bool  #: Whether it has joined and neither left nor been found dead.
+    train_step: int  #: Last TRAIN step whose end was read; -1 for none.
+    step_s: float  #: Typical length of its TRAIN steps in seconds; 0 where unknown.
+    claim: Claim | None  #: Its process.
+    attempt: int = 0  #: Its attempt.
 
 
 class Agreement:

@@ -41,12 +41,6 @@ class Stop:
 class ProfileWindow:
     """Some steps are profiled, or the profiler's settings change.
 
-    Attributes:
-        steps: How many, 1 to :data:`~watchglass.config.MOST_PROFILED_STEPS`; 0 where settings change alone.
-        reason: As for :class:`Stop`, like ``finding``.
-        profile: What is profiled: ``"operators"``, or Python's functions by ``"cprofile"`` or ``"pyinstrument"``.
-        settings: Those of :class:`~watchglass.config.ProfilerConfig` that change, of :data:`CHANGEABLE`.
-
     Raises:
         InvalidValueError: It is not a whole number in this range, something else is to be profiled, or a setting is
             invalid.
@@ -54,10 +48,12 @@ class ProfileWindow:
 
     kind: ClassVar[str] = "profile"
     agreed: ClassVar[bool] = False
-    steps: int = 1
-    reason: str = ""
+    steps: int = 1  #: How many, 1 to :data:`~watchglass.config.MOST_PROFILED_STEPS`; 0 where settings change alone.
+    reason: str = ""  #: As for :class:`Stop`, like ``finding``.
     finding: str = ""
+    #: What is profiled: ``"operators"``, or Python's functions by ``"cprofile"`` or ``"pyinstrument"``.
     profile: str = "operators"
+    #: Those of :class:`~watchglass.config.ProfilerConfig` that change, of :data:`CHANGEABLE`.
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -79,13 +75,9 @@ Change = Stop | ProfileWindow
 
 @dataclass(frozen=True)
 class Acknowledgement:
-    """A worker has seen the request.
+    """A worker has seen the request."""
 
-    Attributes:
-        train_step: Last TRAIN step that the worker has seen; -1 for none.
-    """
-
-    train_step: int
+    train_step: int  #: Last TRAIN step that the worker has seen; -1 for none.
 
     def __post_init__(self) -> None:
         _check("train_step", self.train_step, -1)
@@ -93,17 +85,11 @@ class Acknowledgement:
 
 @dataclass(frozen=True)
 class Commit:
-    """All workers act at one step.
+    """All workers act at one step."""
 
-    Attributes:
-        at_step: The TRAIN step before which they do, or after it where they need not agree.
-        change: What they do.
-        number: Number of the change among those of its kind in this attempt, from 0 on.
-    """
-
-    at_step: int
-    change: Change
-    number: int = 0
+    at_step: int  #: The TRAIN step before which they do, or after it where they need not agree.
+    change: Change  #: What they do.
+    number: int = 0  #: Number of the change among those of its kind in this attempt, from 0 on.
 
     def __post_init__(self) -> None:
         _check("at_step", self.at_step, 0)

@@ -15,25 +15,18 @@ from watchglass.launch.interpreter import python_command
 
 @dataclass(frozen=True)
 class Job:
-    """The description of a launch, which makes one run.
+    """The description of a launch, which makes one run."""
 
-    Attributes:
-        target: Path of the script, or with ``is_module`` a dotted module name.
-        arguments: The arguments of the script, ``sys.argv[1:]``.
-        is_module: Run ``target`` as ``python -m`` does.
-        run: Location of the run; None for a new ``<name of the script>-<date>-<time>`` below ``runs``.
-        runs: Folder, or prefix of an object store, for runs without a location.
-        evaluator: The configuration of the evaluator, except the run; None for no evaluator. Stops that another
-            evaluator requests through the store are obeyed all the same.
-        capture: What the training process captures; its run and attempt are set at the launch.
-    """
-
-    target: str
-    arguments: tuple[str, ...] = ()
-    is_module: bool = False
+    target: str  #: Path of the script, or with ``is_module`` a dotted module name.
+    arguments: tuple[str, ...] = ()  #: The arguments of the script, ``sys.argv[1:]``.
+    is_module: bool = False  #: Run ``target`` as ``python -m`` does.
+    #: Location of the run; None for a new ``<name of the script>-<date>-<time>`` below ``runs``.
     run: str | None = None
-    runs: str = DEFAULT_RUNS
+    runs: str = DEFAULT_RUNS  #: Folder, or prefix of an object store, for runs without a location.
+    #: The configuration of the evaluator, except the run; None for no evaluator. Stops that another evaluator requests
+    #: through the store are obeyed all the same.
     evaluator: EvaluatorConfig | None = None
+    #: What the training process captures; its run and attempt are set at the launch.
     capture: SessionConfig = field(default_factory=lambda: SessionConfig(run=""))
 
     def __post_init__(self) -> None:

@@ -39,35 +39,22 @@ _STOP_SIGNALS = (signal.SIGTERM, signal.SIGKILL)
 
 @dataclass(frozen=True)
 class LaunchOutcome:
-    """The result of a launch.
+    """The result of a launch."""
 
-    Attributes:
-        exit_status: That of the script; ``128 + n`` after signal ``n``; :data:`~watchglass.errors.EXIT_STOPPED` after a
-            stop by request.
-        run: Location of the run.
-        attempt: Attempt within the run.
-        leads: Whether this process launched rank 0 and the evaluator, and so reports the verdict.
-        evaluated: Whether the evaluator finished without being stopped.
-        seconds: From the start to the end of the training process.
-        problems: One line for each error outside the script.
-        unwritten: Why the end of the run could not be written; "" where it was.
-        failure: The failure of the run; None for none.
-        verdict: The verdict of the evaluator; None if it gave none.
-        beside_cpu_s: CPU time of launcher and evaluator so far.
-        recorded: Whether the training process of this launch became a worker, so that the run has records of it.
-    """
-
+    #: That of the script; ``128 + n`` after signal ``n``; :data:`~watchglass.errors.EXIT_STOPPED` after a stop by
+    #: request.
     exit_status: int
-    run: str
-    attempt: int
-    leads: bool
-    evaluated: bool
-    seconds: float
-    problems: tuple[str, ...] = ()
-    unwritten: str = ""
-    failure: Failure | None = None
-    verdict: Verdict | None = None
-    beside_cpu_s: float = 0.0
+    run: str  #: Location of the run.
+    attempt: int  #: Attempt within the run.
+    leads: bool  #: Whether this process launched rank 0 and the evaluator, and so reports the verdict.
+    evaluated: bool  #: Whether the evaluator finished without being stopped.
+    seconds: float  #: From the start to the end of the training process.
+    problems: tuple[str, ...] = ()  #: One line for each error outside the script.
+    unwritten: str = ""  #: Why the end of the run could not be written; "" where it was.
+    failure: Failure | None = None  #: The failure of the run; None for none.
+    verdict: Verdict | None = None  #: The verdict of the evaluator; None if it gave none.
+    beside_cpu_s: float = 0.0  #: CPU time of launcher and evaluator so far.
+    #: Whether the training process of this launch became a worker, so that the run has records of it.
     recorded: bool = False
 
 

@@ -28,15 +28,10 @@ _NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 
 @dataclass(frozen=True)
 class Arrival:
-    """A signal that arrived.
+    """A signal that arrived."""
 
-    Attributes:
-        number: Its number.
-        shared: Whether the script got it too, because it went to the whole process group.
-    """
-
-    number: int
-    shared: bool
+    number: int  #: Its number.
+    shared: bool  #: Whether the script got it too, because it went to the whole process group.
 
 
 class SignalWatch:

@@ -8,21 +8,13 @@ from watchglass.store import RawTensor, Rings
 
 
 class FrameWriter(Protocol):
-    """Takes frames: the store's segment writer, or a list in tests.
+    """Takes frames: the store's segment writer, or a list in tests."""
 
-    Attributes:
-        rings: Where the flight recorder writes, None for nowhere.
-        flush_s: Seconds between flushes, unless the user sets them.
-        urgent_s: Least seconds between two flushes, however urgent the second is.
-        patience_s: Seconds for which a refused last flush is retried.
-        closing_s: Seconds that this and :meth:`close` may take together.
-    """
-
-    rings: Rings | None
-    flush_s: float
-    urgent_s: float
-    patience_s: float
-    closing_s: float
+    rings: Rings | None  #: Where the flight recorder writes, None for nowhere.
+    flush_s: float  #: Seconds between flushes, unless the user sets them.
+    urgent_s: float  #: Least seconds between two flushes, however urgent the second is.
+    patience_s: float  #: Seconds for which a refused last flush is retried.
+    closing_s: float  #: Seconds that this and :meth:`close` may take together.
 
     def write(self, frames: list[bytes]) -> None:
         """Write frames in order, all or none; raises StoreError when the store refuses."""

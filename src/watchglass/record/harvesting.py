@@ -53,19 +53,12 @@ _log = logging.getLogger("watchglass")
 
 @dataclass(frozen=True)
 class Harvest:
-    """The recovered records of one worker.
+    """The recovered records of one worker."""
 
-    Attributes:
-        attempt: Its attempt.
-        worker: Its name.
-        steps: Steps, of all modes, that its segments did not hold.
-        objects: Objects of its spool that were sent to the store.
-    """
-
-    attempt: int
-    worker: str
-    steps: int
-    objects: int = 0
+    attempt: int  #: Its attempt.
+    worker: str  #: Its name.
+    steps: int  #: Steps, of all modes, that its segments did not hold.
+    objects: int = 0  #: Objects of its spool that were sent to the store.
 
 
 def harvest(store: Store, *, by: str, attempt: int | None = None) -> list[Harvest]:
@@ -218,19 +211,13 @@ _REPEATED = {kind.number: kind for kind in of_steps() if kind.encoding is not En
 
 @dataclass
 class _Written:
-    """The content of the newest segments of a worker.
+    """The content of the newest segments of a worker."""
 
-    Attributes:
-        ended: Global steps that are whole.
-        parts: Steps by kind of frame: a flush that was cut off leaves the first of a step's frames without its end.
-        catalog: Newest rows.
-        unread: Paths of older segments, oldest first.
-    """
-
-    ended: set[int] = field(default_factory=set)
+    ended: set[int] = field(default_factory=set)  #: Global steps that are whole.
+    #: Steps by kind of frame: a flush that was cut off leaves the first of a step's frames without its end.
     parts: dict[int, set[int]] = field(default_factory=lambda: {number: set() for number in _REPEATED})
-    catalog: dict[int, TensorInfo] = field(default_factory=dict)
-    unread: list[str] = field(default_factory=list)
+    catalog: dict[int, TensorInfo] = field(default_factory=dict)  #: Newest rows.
+    unread: list[str] = field(default_factory=list)  #: Paths of older segments, oldest first.
 
     def read(self, store: Store, attempt: int, worker: str, claim: Claim, since_ns: int) -> None:
         """Read back to the segment that was begun before ``since_ns``: what ended later is in none before it."""

@@ -41,20 +41,17 @@ class Captured(NamedTuple):
 
 @dataclass(slots=True)
 class CapturedRecords:
-    """The captures of one step or one forward, in order.
+    """The captures of one step or one forward, in order."""
 
-    Attributes:
-        rows: By kind, the values of the fields that the kind declares. The last value may be a :class:`Readback`; if it
-            resolves to None, the row is left out. Statistics are :class:`Captured`, and kinds that are written to
-            files hold the tensors. Rows of a step with the same key are joined as their kind declares.
-        series: ``(name, role, weight, value)``: scalars of the model that the step turns out to belong to.
-        if_evaluated: As ``series``, recorded if the step turns out to be an evaluation, which they do not show.
-        saved: Rows by the script; its numbers count instead of what is recorded of the same tensors.
-    """
-
+    #: By kind, the values of the fields that the kind declares. The last value may be a :class:`Readback`; if it
+    #: resolves to None, the row is left out. Statistics are :class:`Captured`, and kinds that are written to files hold
+    #: the tensors. Rows of a step with the same key are joined as their kind declares.
     rows: defaultdict[RowKind, list[Any]] = field(default_factory=lambda: defaultdict(list))
+    #: ``(name, role, weight, value)``: scalars of the model that the step turns out to belong to.
     series: list[tuple[str, Role, float, Any]] = field(default_factory=list)
+    #: As ``series``, recorded if the step turns out to be an evaluation, which they do not show.
     if_evaluated: list[tuple[str, Role, float, Any]] = field(default_factory=list)
+    #: Rows by the script; its numbers count instead of what is recorded of the same tensors.
     saved: dict[RowKind, list[Any]] = field(default_factory=dict)
 
     @property
@@ -162,48 +159,29 @@ class Forward:
 
 @dataclass(slots=True)
 class OpenStep:
-    """A step with its records, from its first event until the recorder has written it.
+    """A step with its records, from its first event until the recorder has written it."""
 
-    Attributes:
-        global_step: As in :class:`~watchglass.records.StepEnd`.
-        mode: The same.
-        mode_step: The same.
-        train_step: The same.
-        start_ns: Worker's monotonic clock when it began.
-        due: Whether statistics are to be captured at it.
-        updated: Whether an optimizer has changed parameters in it.
-        by_hand: Whether it lasts until the script ends it, or the loop that drives.
-        paused: Whether it was due, and is not until its update, because no backward runs through its many forwards.
-        model: Number of the model that it trains or evaluates.
-        queued_bytes: Its size in the recorder's queue in addition to its raw tensors.
-        queued_raw_bytes: What its raw tensors count there.
-        end_ns: The same clock when it ended; 0 while it is open.
-        optimizers: Numbers of the optimizers that have stepped in it.
-        models: Which of several models it has updated.
-        helpers: Of a TRAIN step, the models that were called without gradients ahead of it to help with it; None for
-            one of whose call there are records.
-        forwards: Its forwards, in order; empty once it is closed.
-        records: What was captured at it.
-    """
-
-    global_step: int
-    mode: Mode
-    mode_step: int
-    train_step: int
-    start_ns: int
-    due: bool = False
-    updated: bool = False
-    by_hand: bool = False
+    global_step: int  #: As in :class:`~watchglass.records.StepEnd`.
+    mode: Mode  #: The same.
+    mode_step: int  #: The same.
+    train_step: int  #: The same.
+    start_ns: int  #: Worker's monotonic clock when it began.
+    due: bool = False  #: Whether statistics are to be captured at it.
+    updated: bool = False  #: Whether an optimizer has changed parameters in it.
+    by_hand: bool = False  #: Whether it lasts until the script ends it, or the loop that drives.
+    #: Whether it was due, and is not until its update, because no backward runs through its many forwards.
     paused: bool = False
-    model: int = 0
-    queued_bytes: int = 0
-    queued_raw_bytes: int = 0
-    end_ns: int = 0
-    optimizers: set[int] = field(default_factory=set)
-    models: set[int] = field(default_factory=set)
+    model: int = 0  #: Number of the model that it trains or evaluates.
+    queued_bytes: int = 0  #: Its size in the recorder's queue in addition to its raw tensors.
+    queued_raw_bytes: int = 0  #: What its raw tensors count there.
+    end_ns: int = 0  #: The same clock when it ended; 0 while it is open.
+    optimizers: set[int] = field(default_factory=set)  #: Numbers of the optimizers that have stepped in it.
+    models: set[int] = field(default_factory=set)  #: Which of several models it has updated.
+    #: Of a TRAIN step, the models that were called without gradients ahead of it to help with it; None for one of whose
+    #: call there are records.
     helpers: tuple[int | None, ...] = ()
-    forwards: list[Forward] = field(default_factory=list)
-    records: CapturedRecords = field(default_factory=CapturedRecords)
+    forwards: list[Forward] = field(default_factory=list)  #: Its forwards, in order; empty once it is closed.
+    records: CapturedRecords = field(default_factory=CapturedRecords)  #: What was captured at it.
 
     @property
     def is_plain(self) -> bool:

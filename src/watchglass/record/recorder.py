@@ -35,17 +35,11 @@ _MOST_ROWS = 1024
 
 
 class WorkerEnding(NamedTuple):
-    """The last record of a worker.
+    """The last record of a worker."""
 
-    Attributes:
-        status: ``finished``, ``failed`` or ``stopped``.
-        counters: What the capture cost.
-        failure: What ended the run; None for an orderly end or an unknown reason.
-    """
-
-    status: str
-    counters: dict[str, Any]
-    failure: Failure | None
+    status: str  #: ``finished``, ``failed`` or ``stopped``.
+    counters: dict[str, Any]  #: What the capture cost.
+    failure: Failure | None  #: What ended the run; None for an orderly end or an unknown reason.
 
 
 class Recorder:

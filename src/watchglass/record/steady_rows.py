@@ -20,26 +20,17 @@ _STEP_BITS = 48
 
 
 class SteadyRow(NamedTuple):
-    """A TRAIN step of which only these are known, as most steps of a run.
+    """A TRAIN step of which only these are known, as most steps of a run."""
 
-    Attributes:
-        global_step: As in :class:`~watchglass.records.StepEnd`.
-        mode_step: Also its ``train_step``.
-        start_ns: Worker's monotonic clock when it began.
-        end_ns: The same when it ended.
-        loss: The loss, a float or a :class:`Readback` of one; :data:`~watchglass.store.ABSENT` where it is not known.
-        learning_rate: The one optimizer's learning rate; the same where it is not known, or the script updates.
-        weight: What the loss counts when it is averaged: samples.
-        data_ns: Time of a :class:`~watchglass.records.StepPhase`, and so on; all 0 where phases are not recorded.
-    """
-
-    global_step: int
-    mode_step: int
-    start_ns: int
-    end_ns: int
+    global_step: int  #: As in :class:`~watchglass.records.StepEnd`.
+    mode_step: int  #: Also its ``train_step``.
+    start_ns: int  #: Worker's monotonic clock when it began.
+    end_ns: int  #: The same when it ended.
+    #: The loss, a float or a :class:`Readback` of one; :data:`~watchglass.store.ABSENT` where it is not known.
     loss: Any
-    learning_rate: float
-    weight: float
+    learning_rate: float  #: The one optimizer's learning rate; the same where it is not known, or the script updates.
+    weight: float  #: What the loss counts when it is averaged: samples.
+    #: Time of a :class:`~watchglass.records.StepPhase`, and so on; all 0 where phases are not recorded.
     data_ns: int = 0
     prepare_ns: int = 0
     copy_ns: int = 0

@@ -44,27 +44,18 @@ class Rows(NamedTuple):
 class StatisticsQuery:
     """The arguments of :meth:`Run.statistics`, and how to read its rows.
 
-    Attributes:
-        selection: The tensors.
-        mode: The mode of the steps.
-        steps: The steps of that mode, half-open; None for all.
-        worker: Name of the worker; None for the first, ``"all"`` for all.
-        merged: One row over all workers.
-        histograms: Add columns for histograms.
-        fields: The reductions; None for :data:`FIELDS`.
-        rows_at_once: Rows read at a time; by default the memory in addition to the table stays below about 100 MB.
-
     Raises:
         InvalidValueError: A field is not a reduction.
     """
 
-    selection: Selection
-    mode: Mode
-    steps: tuple[int, int] | None
-    worker: str | None
-    merged: bool = False
-    histograms: bool = False
-    fields: tuple[str, ...] | None = None
+    selection: Selection  #: The tensors.
+    mode: Mode  #: The mode of the steps.
+    steps: tuple[int, int] | None  #: The steps of that mode, half-open; None for all.
+    worker: str | None  #: Name of the worker; None for the first, ``"all"`` for all.
+    merged: bool = False  #: One row over all workers.
+    histograms: bool = False  #: Add columns for histograms.
+    fields: tuple[str, ...] | None = None  #: The reductions; None for :data:`FIELDS`.
+    #: Rows read at a time; by default the memory in addition to the table stays below about 100 MB.
     rows_at_once: int = 1 << 20
 
     def __post_init__(self) -> None:

@@ -20,18 +20,14 @@ class StepTimes:
 
     Times are wall times in nanoseconds since 1970. Within an attempt they follow the monotonic clock, so a wall clock
     that is set during the run moves none of them.
-
-    Attributes:
-        rows: The steps, as rows of :attr:`Worker.columns`.
-        begin_ns: int64[n]. With phases: the end of the step before, since phases are all of the time since then.
-            Without: the call of the model.
-        end_ns: int64[n]. With phases, an evaluation's step ends when the model returns.
-        phases_s: float64[n, 8], seconds of each of :data:`PHASE_NAMES`; NaN in steps without phases.
     """
 
-    rows: NDArray[np.void]
+    rows: NDArray[np.void]  #: The steps, as rows of :attr:`Worker.columns`.
+    #: int64[n]. With phases: the end of the step before, since phases are all of the time since then. Without: the call
+    #: of the model.
     begin_ns: NDArray[np.int64]
-    end_ns: NDArray[np.int64]
+    end_ns: NDArray[np.int64]  #: int64[n]. With phases, an evaluation's step ends when the model returns.
+    #: float64[n, 8], seconds of each of :data:`PHASE_NAMES`; NaN in steps without phases.
     phases_s: NDArray[np.float64]
 
     def __len__(self) -> int:

@@ -312,19 +312,12 @@ class Worker:
 
 @dataclass(frozen=True)
 class _Entered:
-    """Stretches of the first steps of a course.
+    """Stretches of the first steps of a course."""
 
-    Attributes:
-        rows: How many steps.
-        read: The names and rows that their scalars were read from, by attempt.
-        trackers: Trackers of the open stretch, by model.
-        stretches: Stretches that have ended, by model.
-    """
-
-    rows: int
-    read: Mapping[int, _Read]
-    trackers: dict[int, StretchTracker]
-    stretches: dict[int, list[Stretch]]
+    rows: int  #: How many steps.
+    read: Mapping[int, _Read]  #: The names and rows that their scalars were read from, by attempt.
+    trackers: dict[int, StretchTracker]  #: Trackers of the open stretch, by model.
+    stretches: dict[int, list[Stretch]]  #: Stretches that have ended, by model.
 
     def is_still(self, read: Mapping[int, _Read], course: NDArray[Any]) -> bool:
         """Whether their scalars are unchanged: these steps have no new rows, and names are the same."""

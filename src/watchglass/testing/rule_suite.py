@@ -264,19 +264,12 @@ class RuleSuite(ABC):
 
 
 class _Run(NamedTuple):
-    """A stored run, and what its rule finds in it.
+    """A stored run, and what its rule finds in it."""
 
-    Attributes:
-        path: The run.
-        found: All findings.
-        size: The size of the rule's state then.
-        unmeasured: Sentences with numbers that are not measured, after these numbers.
-    """
-
-    path: Path
-    found: list[Finding]
-    size: int
-    unmeasured: list[str]
+    path: Path  #: The run.
+    found: list[Finding]  #: All findings.
+    size: int  #: The size of the rule's state then.
+    unmeasured: list[str]  #: Sentences with numbers that are not measured, after these numbers.
 
 
 @functools.cache

@@ -26,23 +26,15 @@ _Told = TypeVar("_Told")
 
 @dataclass(frozen=True, slots=True)
 class ForwardCall:
-    """One call of an outermost module.
+    """One call of an outermost module."""
 
-    Attributes:
-        step: Its step: a TRAIN step, or a separate EVAL step.
-        forward: The forward; captured tensors go into ``forward.records``.
-        root: The outermost module.
-        arguments: Positional arguments.
-        kwargs: Keyword arguments; None where they were not seen (the first call of a discovered model).
-        output: Its output; None until it returns.
-    """
-
-    step: OpenStep
-    forward: Forward
-    root: nn.Module
-    arguments: tuple[Any, ...]
+    step: OpenStep  #: Its step: a TRAIN step, or a separate EVAL step.
+    forward: Forward  #: The forward; captured tensors go into ``forward.records``.
+    root: nn.Module  #: The outermost module.
+    arguments: tuple[Any, ...]  #: Positional arguments.
+    #: Keyword arguments; None where they were not seen (the first call of a discovered model).
     kwargs: dict[str, Any] | None
-    output: Any = None
+    output: Any = None  #: Its output; None until it returns.
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,81 +43,49 @@ class ModuleCall:
 
     PyTorch (2.13) shows keyword arguments to a global hook only at the price of an entry that stays behind when the
     hook is removed, which makes every later ``torch.compile`` warn.
-
-    Attributes:
-        records: Records of the step.
-        place: Position of the module.
-        module: The module.
-        arguments: Positional arguments.
-        output: Its output; None until it returns.
-        kwargs: Keyword arguments, of an outermost module as it is called; else None.
-        outermost: Whether this is the call of an outermost module, as it begins.
     """
 
-    records: CapturedRecords
-    place: Place
-    module: nn.Module
-    arguments: tuple[Any, ...]
-    output: Any = None
-    kwargs: dict[str, Any] | None = None
-    outermost: bool = False
+    records: CapturedRecords  #: Records of the step.
+    place: Place  #: Position of the module.
+    module: nn.Module  #: The module.
+    arguments: tuple[Any, ...]  #: Positional arguments.
+    output: Any = None  #: Its output; None until it returns.
+    kwargs: dict[str, Any] | None = None  #: Keyword arguments, of an outermost module as it is called; else None.
+    outermost: bool = False  #: Whether this is the call of an outermost module, as it begins.
 
 
 @dataclass(frozen=True, slots=True)
 class LossCall:
-    """One call of a loss function of ``torch.nn.functional`` on the output of a forward.
+    """One call of a loss function of ``torch.nn.functional`` on the output of a forward."""
 
-    Attributes:
-        forward: The forward it belongs to.
-        function: Its name, ``"cross_entropy"``.
-        predictions: Its first argument.
-        target: Its second, None where it has none.
-        arguments: All positional arguments.
-        kwargs: All keyword arguments.
-        result: Its result.
-        training: Whether this is part of a TRAIN step.
-    """
-
-    forward: Forward
-    function: str
-    predictions: Any
-    target: Any
-    arguments: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    result: Tensor
-    training: bool
+    forward: Forward  #: The forward it belongs to.
+    function: str  #: Its name, ``"cross_entropy"``.
+    predictions: Any  #: Its first argument.
+    target: Any  #: Its second, None where it has none.
+    arguments: tuple[Any, ...]  #: All positional arguments.
+    kwargs: dict[str, Any]  #: All keyword arguments.
+    result: Tensor  #: Its result.
+    training: bool  #: Whether this is part of a TRAIN step.
 
 
 @dataclass(frozen=True, slots=True)
 class BackwardCall:
-    """The start of a backward from one tensor.
+    """The start of a backward from one tensor."""
 
-    Attributes:
-        step: Its TRAIN step.
-        forward: The last forward.
-        start: Where it starts in autograd's graph, before a scaler multiplied the tensor.
-    """
-
-    step: OpenStep
-    forward: Forward
-    start: BackwardStart
+    step: OpenStep  #: Its TRAIN step.
+    forward: Forward  #: The last forward.
+    start: BackwardStart  #: Where it starts in autograd's graph, before a scaler multiplied the tensor.
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """One optimizer's step.
+    """One optimizer's step."""
 
-    Attributes:
-        step: The TRAIN step.
-        optimizer: The optimizer.
-        parameters: Those of its parameters that belong to a known model: (parameter, name, place).
-        scale: Factor by which a scaler has multiplied the gradients; None for unscaled ones.
-    """
-
-    step: OpenStep
-    optimizer: Optimizer
+    step: OpenStep  #: The TRAIN step.
+    optimizer: Optimizer  #: The optimizer.
+    #: Those of its parameters that belong to a known model: (parameter, name, place).
     parameters: Sequence[tuple[Tensor, str, ParameterPlace]]
-    scale: Any = None
+    scale: Any = None  #: Factor by which a scaler has multiplied the gradients; None for unscaled ones.
 
 
 @dataclass

@@ -30,74 +30,48 @@ _CALL: types.CodeType = nn.Module.__call__.__code__
 
 @dataclass
 class TrainingState:
-    """Shared by the parts of one adapter; written by the training thread only.
+    """Shared by the parts of one adapter; written by the training thread only."""
 
-    Attributes:
-        port: Gets all records.
-        models: The models that are watched.
-        events: The events of the adapter's parts.
-        sources: Which outputs of modules are losses.
-        forward: The last outermost forward.
-        unseen: Forwards of the open step of which only the graph shows whether a backward runs through them: others
-            have followed, and their outputs have no mark, since they were on the fast path or their outputs were gone;
-            or their gradients may be a part of the loss.
-        inputs: Number of elements of the first tensor that it was given.
-        forward_depth: Watched outermost modules that are being called, inside one another.
-        helping: The outermost call that is under way is a part of a step of other models.
-        in_backward: A backward runs: forwards inside it are recomputations.
-        update_depth: Optimizers that are stepping, inside one another.
-        in_closure: The stepping optimizer calls its closure: forwards inside it belong to its step.
-        quiet_steps: TRAIN steps since a new model was seen.
-        output: The output of the last forward, when that was one tensor.
-        loss: The result of a loss function for exactly that tensor.
-        outputs: All tensors that the last forward of an evaluation returned.
-        observes_others: Calls of other models are observed since that forward; not where there is compiled code.
-        called_another: Another model was called since that forward: a loss computed from other tensors does not belong
-            to it.
-        own_losses: Loss functions that were given the output of that forward.
-        recomputed: Whether a backward was seen to call models or to run others inside it.
-        objectives: The losses that each model is trained on.
-        every_gradient: Whether the gradients of steps that are not captured are examined as well.
-        looks_at_loss: Given the node that made a finite loss, before its backward, returns whether the step must leave
-            the fast path; None where no loss needs a look.
-        foreign: Optimizers of parameters that belong to no watched model.
-        silent: The last model that was called belongs to a loop around PyTorch that drives, outside of its steps.
-        begin_step: Called when a TRAIN step has opened.
-        next_observed: The next TRAIN step from a given one on that a part wants to see, although it is not captured.
-        phases: Where the time of steps goes; None where it is not recorded.
-        chained: Backwards in a row that started from exactly such a loss, of the only forward that waited for one.
-            While that is the habit, a forward needs no mark: the chain of output, loss and backward proves that it was
-            trained on.
-    """
-
-    port: Port
-    models: Models = field(default_factory=Models)
-    events: Events = field(default_factory=Events)
-    sources: LossOutputs = field(default_factory=LossOutputs)
-    forward: Forward | None = None
+    port: Port  #: Gets all records.
+    models: Models = field(default_factory=Models)  #: The models that are watched.
+    events: Events = field(default_factory=Events)  #: The events of the adapter's parts.
+    sources: LossOutputs = field(default_factory=LossOutputs)  #: Which outputs of modules are losses.
+    forward: Forward | None = None  #: The last outermost forward.
+    #: Forwards of the open step of which only the graph shows whether a backward runs through them: others have
+    #: followed, and their outputs have no mark, since they were on the fast path or their outputs were gone; or their
+    #: gradients may be a part of the loss.
     unseen: list[Forward] = field(default_factory=list)
-    inputs: int = 0
-    forward_depth: int = 0
-    helping: bool = False
-    in_backward: bool = False
-    update_depth: int = 0
-    in_closure: bool = False
-    quiet_steps: int = 0
-    output: weakref.ref[Tensor] | None = None
-    loss: weakref.ref[Tensor] | None = None
-    outputs: tuple[weakref.ref[Tensor], ...] = ()
+    inputs: int = 0  #: Number of elements of the first tensor that it was given.
+    forward_depth: int = 0  #: Watched outermost modules that are being called, inside one another.
+    helping: bool = False  #: The outermost call that is under way is a part of a step of other models.
+    in_backward: bool = False  #: A backward runs: forwards inside it are recomputations.
+    update_depth: int = 0  #: Optimizers that are stepping, inside one another.
+    in_closure: bool = False  #: The stepping optimizer calls its closure: forwards inside it belong to its step.
+    quiet_steps: int = 0  #: TRAIN steps since a new model was seen.
+    output: weakref.ref[Tensor] | None = None  #: The output of the last forward, when that was one tensor.
+    loss: weakref.ref[Tensor] | None = None  #: The result of a loss function for exactly that tensor.
+    outputs: tuple[weakref.ref[Tensor], ...] = ()  #: All tensors that the last forward of an evaluation returned.
+    #: Calls of other models are observed since that forward; not where there is compiled code.
     observes_others: bool = False
+    #: Another model was called since that forward: a loss computed from other tensors does not belong to it.
     called_another: bool = False
-    own_losses: set[str] = field(default_factory=set)
-    recomputed: bool = False
-    objectives: Objectives = field(default_factory=Objectives)
-    every_gradient: bool = False
+    own_losses: set[str] = field(default_factory=set)  #: Loss functions that were given the output of that forward.
+    recomputed: bool = False  #: Whether a backward was seen to call models or to run others inside it.
+    objectives: Objectives = field(default_factory=Objectives)  #: The losses that each model is trained on.
+    every_gradient: bool = False  #: Whether the gradients of steps that are not captured are examined as well.
+    #: Given the node that made a finite loss, before its backward, returns whether the step must leave the fast path;
+    #: None where no loss needs a look.
     looks_at_loss: Callable[[Any], bool] | None = None
-    begin_step: Callable[[OpenStep], None] = lambda step: None
+    begin_step: Callable[[OpenStep], None] = lambda step: None  #: Called when a TRAIN step has opened.
+    #: The next TRAIN step from a given one on that a part wants to see, although it is not captured.
     next_observed: Callable[[int], int] = lambda step: sys.maxsize
-    phases: StepPhases | None = None
+    phases: StepPhases | None = None  #: Where the time of steps goes; None where it is not recorded.
+    #: Backwards in a row that started from exactly such a loss, of the only forward that waited for one. While that is
+    #: the habit, a forward needs no mark: the chain of output, loss and backward proves that it was trained on.
     chained: int = 0
+    #: Optimizers of parameters that belong to no watched model.
     foreign: weakref.WeakSet[Optimizer] = field(default_factory=weakref.WeakSet)
+    #: The last model that was called belongs to a loop around PyTorch that drives, outside of its steps.
     silent: bool = False
     _root: weakref.ref[nn.Module] | None = None
     # Looked up once for each outermost call, since it takes a walk through all modules.

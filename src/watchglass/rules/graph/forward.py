@@ -23,19 +23,12 @@ _HEAD = 3
 
 
 class Layer(NamedTuple):
-    """An operation with weights.
+    """An operation with weights."""
 
-    Attributes:
-        name: Name of its parameter; "" for one of no model.
-        operation: Its operation.
-        inputs: Units or channels that it takes; 0 if unknown.
-        outputs: Those that it gives.
-    """
-
-    name: str
-    operation: str
-    inputs: int
-    outputs: int
+    name: str  #: Name of its parameter; "" for one of no model.
+    operation: str  #: Its operation.
+    inputs: int  #: Units or channels that it takes; 0 if unknown.
+    outputs: int  #: Those that it gives.
 
     @property
     def module(self) -> str:
@@ -44,19 +37,12 @@ class Layer(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """Two layers of which one feeds the other.
+    """Two layers of which one feeds the other."""
 
-    Attributes:
-        first: Place of the first among the layers.
-        second: Place of the second.
-        between: Operations between them.
-        kinds: Kinds of these operations.
-    """
-
-    first: int
-    second: int
-    between: frozenset[str]
-    kinds: frozenset[str]
+    first: int  #: Place of the first among the layers.
+    second: int  #: Place of the second.
+    between: frozenset[str]  #: Operations between them.
+    kinds: frozenset[str]  #: Kinds of these operations.
 
     @property
     def linear(self) -> bool:

@@ -25,15 +25,10 @@ COURSE = np.dtype(
 
 @dataclass(frozen=True, eq=False)
 class Course:
-    """Steps in the order of training, as columns, since there may be a million. Never changes.
+    """Steps in the order of training, as columns, since there may be a million. Never changes."""
 
-    Attributes:
-        log: Rows of :data:`COURSE`.
-        same: The number of first rows in common with the course that this one continues; 0 for none.
-    """
-
-    log: RowLog
-    same: int
+    log: RowLog  #: Rows of :data:`COURSE`.
+    same: int  #: The number of first rows in common with the course that this one continues; 0 for none.
     _parts: tuple[StepRange, ...]
     _read: Mapping[int, RowLog]
     _newest: _NewestAttempt | None
@@ -98,23 +93,14 @@ class Course:
 
 @dataclass(frozen=True)
 class _NewestAttempt:
-    """The newest attempt of a course, up to what was read of it.
+    """The newest attempt of a course, up to what was read of it."""
 
-    Attributes:
-        number: Its number.
-        parts: Its steps that count, by mode.
-        begin: Index of its first row.
-        least: The least of its global steps that count.
-        greatest: The greatest known one.
-        shift: The number added to its global steps.
-    """
-
-    number: int
-    parts: Mapping[Mode, StepRange | None]
-    begin: int
-    least: int
-    greatest: int
-    shift: int
+    number: int  #: Its number.
+    parts: Mapping[Mode, StepRange | None]  #: Its steps that count, by mode.
+    begin: int  #: Index of its first row.
+    least: int  #: The least of its global steps that count.
+    greatest: int  #: The greatest known one.
+    shift: int  #: The number added to its global steps.
 
 
 def counting(attempts: Mapping[int, WorkerTables], lineage: Lineage | None) -> dict[int, WorkerTables]:

@@ -19,31 +19,18 @@ _NEW, _FULL = Size(64, 4096, 1 << 16), Size(8192, 1 << 18, 1 << 22)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSizes:
-    """Sizes of pieces and buffers. The memory bounds in the docstrings of this package follow from the defaults.
+    """Sizes of pieces and buffers. The memory bounds in the docstrings of this package follow from the defaults."""
 
-    Attributes:
-        tile: Elements that a Triton program reads together in float32.
-        wide_tile: The same in float64.
-        shares: Most shares of a tensor: a power of two.
-        plan_bytes: Most bytes of read plans that are kept.
-        new_gathering: Capacity of a new gathering; doubled where a step needs more ...
-        full_gathering: ... up to here: 0.9 MB, 23 MB and 17 MB.
-        block: Elements of a block, without Triton.
-        blocks: Blocks that are read together.
-        tensors: Tensors, or pieces, that are read together.
-        copied_bytes: Bytes that are copied of them.
-    """
-
-    tile: int = 4096
-    wide_tile: int = 2048
-    shares: int = 512
-    plan_bytes: int = 8 << 20
-    new_gathering: Size = _NEW
-    full_gathering: Size = _FULL
-    block: int = 1 << 14
-    blocks: int = 1 << 6
-    tensors: int = 448
-    copied_bytes: int = 16 << 20
+    tile: int = 4096  #: Elements that a Triton program reads together in float32.
+    wide_tile: int = 2048  #: The same in float64.
+    shares: int = 512  #: Most shares of a tensor: a power of two.
+    plan_bytes: int = 8 << 20  #: Most bytes of read plans that are kept.
+    new_gathering: Size = _NEW  #: Capacity of a new gathering; doubled where a step needs more ...
+    full_gathering: Size = _FULL  #: ... up to here: 0.9 MB, 23 MB and 17 MB.
+    block: int = 1 << 14  #: Elements of a block, without Triton.
+    blocks: int = 1 << 6  #: Blocks that are read together.
+    tensors: int = 448  #: Tensors, or pieces, that are read together.
+    copied_bytes: int = 16 << 20  #: Bytes that are copied of them.
 
 
 #: The default sizes.

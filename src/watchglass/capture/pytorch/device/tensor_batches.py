@@ -20,17 +20,11 @@ _KNOWN = {getattr(torch, name) for name in DTYPE_CODES if hasattr(torch, name)}
 
 
 class TensorBatch(NamedTuple):
-    """Tensors that are read together.
+    """Tensors that are read together."""
 
-    Attributes:
-        parts: Tensors with their older values, None for none.
-        owners: For each part the index of its tensor in the call.
-        nbytes: Bytes that :meth:`flat` copies.
-    """
-
-    parts: list[tuple[Tensor, Tensor | None]]
-    owners: list[int]
-    nbytes: int
+    parts: list[tuple[Tensor, Tensor | None]]  #: Tensors with their older values, None for none.
+    owners: list[int]  #: For each part the index of its tensor in the call.
+    nbytes: int  #: Bytes that :meth:`flat` copies.
 
     def flat(self) -> tuple[list[Tensor], list[Tensor] | None]:
         """The parts as contiguous tensors of one dimension, and their older values, element by element."""

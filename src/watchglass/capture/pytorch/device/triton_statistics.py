@@ -49,21 +49,13 @@ class _Launch(NamedTuple):
 
 
 class ReadPlan(NamedTuple):
-    """The launches that read the tensors of a call.
+    """The launches that read the tensors of a call."""
 
-    Attributes:
-        needed: Its need of memory.
-        launches: One for each variant of the kernel.
-        elements: Their number, int64[n].
-        widths: Bins of each, int64[n].
-        nbytes: Bytes that are held on the device.
-    """
-
-    needed: Size
-    launches: list[_Launch]
-    elements: NDArray[np.int64]
-    widths: NDArray[np.int64]
-    nbytes: int
+    needed: Size  #: Its need of memory.
+    launches: list[_Launch]  #: One for each variant of the kernel.
+    elements: NDArray[np.int64]  #: Their number, int64[n].
+    widths: NDArray[np.int64]  #: Bins of each, int64[n].
+    nbytes: int  #: Bytes that are held on the device.
 
 
 class ReadPlans:

@@ -186,21 +186,13 @@ class GraphLooks:
 
 
 class _TrainableCall(NamedTuple):
-    """A call of a module with trainable parameters.
+    """A call of a module with trainable parameters."""
 
-    Attributes:
-        path: Its path.
-        parameters: Identities of its parameters.
-        joined: Whether its output is part of a graph.
-        gave: Where its outputs are.
-        cut: Where its inputs are, if none of them is part of a graph or an input of the model.
-    """
-
-    path: str
-    parameters: list[int]
-    joined: bool
-    gave: frozenset[int]
-    cut: frozenset[int]
+    path: str  #: Its path.
+    parameters: list[int]  #: Identities of its parameters.
+    joined: bool  #: Whether its output is part of a graph.
+    gave: frozenset[int]  #: Where its outputs are.
+    cut: frozenset[int]  #: Where its inputs are, if none of them is part of a graph or an input of the model.
 
 
 def _is_cut(calls: list[_TrainableCall], at: int, lost: set[int]) -> bool:

@@ -21,17 +21,11 @@ _MOST_NODES = 48
 
 
 class Difference(NamedTuple):
-    """A target that differs from the model's output by a saved tensor.
+    """A target that differs from the model's output by a saved tensor."""
 
-    Attributes:
-        values: The difference, with the elements of the output in their order.
-        sign: 1 for output - target, -1 for target - output.
-        shape: Shape of the output.
-    """
-
-    values: Tensor
-    sign: int
-    shape: tuple[int, ...]
+    values: Tensor  #: The difference, with the elements of the output in their order.
+    sign: int  #: 1 for output - target, -1 for target - output.
+    shape: tuple[int, ...]  #: Shape of the output.
 
 
 class Labels(NamedTuple):

@@ -18,17 +18,12 @@ _KEEPING = ("reshape", "copy", "expand", "dropout", "nan_to_num")
 
 @dataclass
 class LaterMasks:
-    """What hides weights between a softmax and the product with the values.
+    """What hides weights between a softmax and the product with the values."""
 
-    Attributes:
-        shown: Masks that are above 0 where a weight is kept. Noise of dropout is among them on a CPU.
-        hidden: Masks that are true where a weight is hidden.
-        causal: Whether the part above the diagonal was cut.
-    """
-
+    #: Masks that are above 0 where a weight is kept. Noise of dropout is among them on a CPU.
     shown: list[Tensor] = field(default_factory=list)
-    hidden: list[Tensor] = field(default_factory=list)
-    causal: bool = False
+    hidden: list[Tensor] = field(default_factory=list)  #: Masks that are true where a weight is hidden.
+    causal: bool = False  #: Whether the part above the diagonal was cut.
 
 
 def later_masks(start: Any, softmaxes: Collection[int]) -> dict[int, LaterMasks]:

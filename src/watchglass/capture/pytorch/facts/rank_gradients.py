@@ -31,17 +31,11 @@ _EXCHANGING = ("DistributedDataParallel", "FullyShardedDataParallel")
 
 
 class _Wrapped(NamedTuple):
-    """How a step calls its model.
+    """How a step calls its model."""
 
-    Attributes:
-        wrapper: Class of the wrapper that exchanges gradients, "" without one.
-        called: Whether the model is called through it.
-        synchronised: Whether it exchanges gradients, other than inside ``no_sync``.
-    """
-
-    wrapper: str
-    called: bool
-    synchronised: bool
+    wrapper: str  #: Class of the wrapper that exchanges gradients, "" without one.
+    called: bool  #: Whether the model is called through it.
+    synchronised: bool  #: Whether it exchanges gradients, other than inside ``no_sync``.
 
 
 class _Observed:

@@ -31,23 +31,15 @@ _MOST_ALARMS = 3
 
 
 class Suspect(NamedTuple):
-    """One operation.
+    """One operation."""
 
-    Attributes:
-        path: From the node that made the loss down to it: which operand is followed at each.
-        name: Name of its node.
-        saved: What it has saved that shows its values.
-        low: It is where its gradient is not finite if one of these values is NaN, or this or less; NaN for no limit.
-        high: The same if one is this or more.
-        near: Whether only values that are ``low`` exactly count.
-    """
-
-    path: tuple[int, ...]
-    name: str
-    saved: str
+    path: tuple[int, ...]  #: From the node that made the loss down to it: which operand is followed at each.
+    name: str  #: Name of its node.
+    saved: str  #: What it has saved that shows its values.
+    #: It is where its gradient is not finite if one of these values is NaN, or this or less; NaN for no limit.
     low: float
-    high: float
-    near: bool = False
+    high: float  #: The same if one is this or more.
+    near: bool = False  #: Whether only values that are ``low`` exactly count.
 
 
 _NONE = math.nan

@@ -42,21 +42,16 @@ class Expression(NamedTuple):
 
     What only scales the loss at the end is left out: a sign, a division by the number of micro-batches. An evaluation
     need not have it.
-
-    Attributes:
-        key: Number of the expression without its scale.
-        sign: 1 or -1: that of the scale.
-        divisor: What the training loss is divided by to be comparable: the scale without its sign, and the number of
-            elements of a sum.
-        summed: Whether it is a sum over all of a batch.
-        per: Of what an evaluation has the training loss: the value ("batch"), of a sum the mean per "row" or
-            "element", or nothing ("").
     """
 
-    key: int
-    sign: float
+    key: int  #: Number of the expression without its scale.
+    sign: float  #: 1 or -1: that of the scale.
+    #: What the training loss is divided by to be comparable: the scale without its sign, and the number of elements of
+    #: a sum.
     divisor: float
-    summed: bool
+    summed: bool  #: Whether it is a sum over all of a batch.
+    #: Of what an evaluation has the training loss: the value ("batch"), of a sum the mean per "row" or "element", or
+    #: nothing ("").
     per: str
 
 

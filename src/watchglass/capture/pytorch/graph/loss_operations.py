@@ -30,39 +30,23 @@ _PLAIN = (Tensor, nn.Parameter)
 
 
 class Constant(NamedTuple):
-    """An argument of an operation that is no tensor.
+    """An argument of an operation that is no tensor."""
 
-    Attributes:
-        setting: What the graph calls it.
-        position: Its place among positional arguments.
-        name: Its name among keyword arguments.
-        default: Its value by default.
-    """
-
-    setting: str
-    position: int
-    name: str
-    default: float | None = None
+    setting: str  #: What the graph calls it.
+    position: int  #: Its place among positional arguments.
+    name: str  #: Its name among keyword arguments.
+    default: float | None = None  #: Its value by default.
 
 
 class Traced(NamedTuple):
-    """An operation whose calls are observed, and all that does it.
+    """An operation whose calls are observed, and all that does it."""
 
-    Attributes:
-        name: Its word; "" for those that change only arrangement, type or device of the values.
-        called: Methods of a tensor and functions of ``torch`` and ``torch.nn.functional``.
-        operands: How many tensors it takes.
-        constants: Its other arguments.
-        numbers: Whether one of the operands may be a number that autograd keeps.
-        several: Whether it may return several tensors, as a tuple.
-    """
-
-    name: str
-    called: tuple[str, ...]
-    operands: int = 1
-    constants: tuple[Constant, ...] = ()
-    numbers: bool = False
-    several: bool = False
+    name: str  #: Its word; "" for those that change only arrangement, type or device of the values.
+    called: tuple[str, ...]  #: Methods of a tensor and functions of ``torch`` and ``torch.nn.functional``.
+    operands: int = 1  #: How many tensors it takes.
+    constants: tuple[Constant, ...] = ()  #: Its other arguments.
+    numbers: bool = False  #: Whether one of the operands may be a number that autograd keeps.
+    several: bool = False  #: Whether it may return several tensors, as a tuple.
 
 
 _AXES = Constant("axes", 1, "dim")

@@ -71,19 +71,12 @@ State = TypeVar("State")
 
 
 class Output(NamedTuple):
-    """The mark of a module's output on the node that made it. A reference to the tensor would keep its memory.
+    """The mark of a module's output on the node that made it. A reference to the tensor would keep its memory."""
 
-    Attributes:
-        module: The module.
-        path: Path of the output in what it returned.
-        alone: Whether that is one number.
-        apart: Whether a backward through it is noted in another way, so that :func:`reaches` stops here.
-    """
-
-    module: weakref.ref[nn.Module]
-    path: str
-    alone: bool
-    apart: bool
+    module: weakref.ref[nn.Module]  #: The module.
+    path: str  #: Path of the output in what it returned.
+    alone: bool  #: Whether that is one number.
+    apart: bool  #: Whether a backward through it is noted in another way, so that :func:`reaches` stops here.
 
 
 def mark(tensor: Tensor, output: Output) -> None:

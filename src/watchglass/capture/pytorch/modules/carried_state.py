@@ -25,19 +25,13 @@ _LOOKS = 8
 
 @dataclass
 class _Carried:
-    """What is known of one model.
+    """What is known of one model."""
 
-    Attributes:
-        state: Paths of the arguments that are its state.
-        looks: Number of calls whose results have been kept.
-        memory: The memory of the results of its last call, where that was captured.
-        shapes: Their shapes and dtypes.
-    """
-
-    state: set[str] = field(default_factory=set)
-    looks: int = 0
+    state: set[str] = field(default_factory=set)  #: Paths of the arguments that are its state.
+    looks: int = 0  #: Number of calls whose results have been kept.
+    #: The memory of the results of its last call, where that was captured.
     memory: list[weakref.ref[Any]] = field(default_factory=list)
-    shapes: set[tuple[torch.Size, torch.dtype]] = field(default_factory=set)
+    shapes: set[tuple[torch.Size, torch.dtype]] = field(default_factory=set)  #: Their shapes and dtypes.
 
 
 class CarriedState:

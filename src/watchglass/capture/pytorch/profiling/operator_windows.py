@@ -33,19 +33,12 @@ if TYPE_CHECKING:
 
 @dataclass
 class _Recording:
-    """What is recorded.
+    """What is recorded."""
 
-    Attributes:
-        profile: By PyTorch.
-        ranges: Around modules; None where code is compiled, which hooks would compile once more.
-        ignore_script: Observes ranges of the script no longer.
-        held: Memory at the end of the window.
-    """
-
-    profile: profile
-    ranges: ModuleRanges | None
-    ignore_script: Callable[[], None]
-    held: tuple[MemoryTotals, ...] = ()
+    profile: profile  #: By PyTorch.
+    ranges: ModuleRanges | None  #: Around modules; None where code is compiled, which hooks would compile once more.
+    ignore_script: Callable[[], None]  #: Observes ranges of the script no longer.
+    held: tuple[MemoryTotals, ...] = ()  #: Memory at the end of the window.
 
     def end_ranges(self) -> None:
         """Observe modules and ranges of the script no longer."""

@@ -51,21 +51,14 @@ class _Line:
 
 @dataclass
 class _ObservedStep:
-    """One step that is observed.
+    """One step that is observed."""
 
-    Attributes:
-        optimizer: The optimizer whose update it began with.
-        begun_ns: When that was.
-        lines: Reads by place, function, device and phase.
-        ended: Whether nothing more is counted.
-        leave: Stops to observe.
-    """
-
-    optimizer: weakref.ref[Any]
-    begun_ns: int
+    optimizer: weakref.ref[Any]  #: The optimizer whose update it began with.
+    begun_ns: int  #: When that was.
+    #: Reads by place, function, device and phase.
     lines: dict[tuple[str, str, str, str], _Line] = field(default_factory=dict)
-    ended: bool = False
-    leave: ExitStack = field(default_factory=ExitStack)
+    ended: bool = False  #: Whether nothing more is counted.
+    leave: ExitStack = field(default_factory=ExitStack)  #: Stops to observe.
 
 
 class TensorReads:

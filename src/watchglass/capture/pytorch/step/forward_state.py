@@ -56,35 +56,21 @@ class KeptOutput(NamedTuple):
 
 @dataclass(slots=True)
 class ForwardState:
-    """The data for a re-run of a forward. References only: nothing is copied but states of generators.
+    """The data for a re-run of a forward. References only: nothing is copied but states of generators."""
 
-    Attributes:
-        root: The outermost module.
-        arguments: Its positional arguments.
-        kwargs: Its keyword arguments; None where they were not seen.
-        settings: PyTorch's settings.
-        versions: Those of all tensors it was given; None where they cannot be read.
-        states: States of the generators that it may draw from, before it.
-        draws: From which ones it is known to draw.
-        most_bytes: Outputs, and gradients of outputs, that are larger are not kept.
-        outputs: Its small outputs, by path.
-        gradients: Small gradients of the loss for its outputs, by path.
-        loss_call: Name, further arguments and keyword arguments of the loss function that was given its output.
-        loss: The value that its backward started from; None where it is not known.
-    """
-
-    root: nn.Module
-    arguments: Any
-    kwargs: Any
-    settings: Settings
-    versions: tuple[int, ...] | None
-    states: Randomness
-    draws: Draws
-    most_bytes: int
-    outputs: dict[str, KeptOutput] = field(default_factory=dict)
-    gradients: dict[str, Tensor] = field(default_factory=dict)
+    root: nn.Module  #: The outermost module.
+    arguments: Any  #: Its positional arguments.
+    kwargs: Any  #: Its keyword arguments; None where they were not seen.
+    settings: Settings  #: PyTorch's settings.
+    versions: tuple[int, ...] | None  #: Those of all tensors it was given; None where they cannot be read.
+    states: Randomness  #: States of the generators that it may draw from, before it.
+    draws: Draws  #: From which ones it is known to draw.
+    most_bytes: int  #: Outputs, and gradients of outputs, that are larger are not kept.
+    outputs: dict[str, KeptOutput] = field(default_factory=dict)  #: Its small outputs, by path.
+    gradients: dict[str, Tensor] = field(default_factory=dict)  #: Small gradients of the loss for its outputs, by path.
+    #: Name, further arguments and keyword arguments of the loss function that was given its output.
     loss_call: tuple[str, tuple[Any, ...], dict[str, Any]] | None = None
-    loss: float | None = None
+    loss: float | None = None  #: The value that its backward started from; None where it is not known.
 
     def keep_outputs(self, outputs: list[tuple[str, Tensor]]) -> None:
         """Keep the small outputs of the forward, without their graph."""

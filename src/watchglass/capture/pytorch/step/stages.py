@@ -30,18 +30,13 @@ class _Held:
 
 @dataclass
 class _Stage:
-    """The open stage of one model.
+    """The open stage of one model."""
 
-    Attributes:
-        since: Its first TRAIN step.
-        trained: Each set of parameters that an optimizer has updated in this stage or before, with the class of the
-            optimizer. A script that freezes parts in turns (a generator, its critic) returns to earlier sets and begins
-            nothing.
-        data: Identities of the data sets of the loaders that the script has trained it with.
-    """
-
-    since: int
+    since: int  #: Its first TRAIN step.
+    #: Each set of parameters that an optimizer has updated in this stage or before, with the class of the optimizer. A
+    #: script that freezes parts in turns (a generator, its critic) returns to earlier sets and begins nothing.
     trained: set[tuple[str, frozenset[int]]] = field(default_factory=set)
+    #: Identities of the data sets of the loaders that the script has trained it with.
     data: set[int] = field(default_factory=set)
 
 

@@ -41,16 +41,11 @@ _CHOSEN = (
 
 
 class _Router(NamedTuple):
-    """What is known of a router.
+    """What is known of a router."""
 
-    Attributes:
-        experts: How many experts it has.
-        chosen: How many it chooses for each token; None where that is unknown.
-        family: The experts, of a module that is a router only if it runs before them; else none.
-    """
-
-    experts: int
-    chosen: int | None
+    experts: int  #: How many experts it has.
+    chosen: int | None  #: How many it chooses for each token; None where that is unknown.
+    #: The experts, of a module that is a router only if it runs before them; else none.
     family: tuple[nn.Module, ...] = ()
 
 
