@@ -13,34 +13,25 @@ KINDS = ("exception", "interrupt", "exit", "signal", "lost")
 
 @dataclass(frozen=True)
 class Failure:
-    """The reason why a training process ended early or with an exit status that reports a failure.
+    """The reason why a training process ended early or with an exit status that reports a failure."""
 
-    Attributes:
-        kind: ``"exception"``; ``"interrupt"`` (Ctrl-C); ``"exit"`` (an exit status other than 0); ``"signal"``;
-            ``"lost"`` (the process ended and reported nothing).
-        type: Class of the exception, with its module unless that is ``builtins``: ``"ValueError"``,
-            ``"torch.OutOfMemoryError"``; "" for none.
-        message: Message of the exception, in one line of bounded length, without anything that looks like a secret.
-        file: Script or module of the user that raised it; "" if unknown.
-        line: Line of that file, counted from 1; 0 if unknown.
-        source: That line.
-        module: The module of the model that was running, ``"layers.0.fc (Linear)"``; "" for none, or if unknown.
-        figures: Shapes and ranges of its inputs: ``"indices go from 0 to 120, the table has 100 rows"``; "" if unknown.
-        exit_status: As a shell reports it, ``128 + n`` after signal ``n``; None if unknown.
-        worker: Worker of the process; "" if unknown.
-        wall_ns: Wall time of the failure, nanoseconds since 1970; 0 if unknown.
-    """
-
+    #: ``"exception"``; ``"interrupt"`` (Ctrl-C); ``"exit"`` (an exit status other than 0); ``"signal"``; ``"lost"``
+    #: (the process ended and reported nothing).
     kind: str
+    #: Class of the exception, with its module unless that is ``builtins``: ``"ValueError"``,
+    #: ``"torch.OutOfMemoryError"``; "" for none.
     type: str = ""
+    #: Message of the exception, in one line of bounded length, without anything that looks like a secret.
     message: str = ""
-    file: str = ""
-    line: int = 0
-    source: str = ""
-    exit_status: int | None = None
-    worker: str = ""
-    wall_ns: int = 0
+    file: str = ""  #: Script or module of the user that raised it; "" if unknown.
+    line: int = 0  #: Line of that file, counted from 1; 0 if unknown.
+    source: str = ""  #: That line.
+    exit_status: int | None = None  #: As a shell reports it, ``128 + n`` after signal ``n``; None if unknown.
+    worker: str = ""  #: Worker of the process; "" if unknown.
+    wall_ns: int = 0  #: Wall time of the failure, nanoseconds since 1970; 0 if unknown.
+    #: The module of the model that was running, ``"layers.0.fc (Linear)"``; "" for none, or if unknown.
     module: str = ""
+    #: Shapes and ranges of its inputs: ``"indices go from 0 to 120, the table has 100 rows"``; "" if unknown.
     figures: str = ""
 
     def to_json(self) -> dict[str, Any]:

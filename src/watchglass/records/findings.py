@@ -163,24 +163,16 @@ class RuleStatus:
 
 @dataclass(frozen=True)
 class Observation:
-    """An event that depended on arrival or time, recorded so that a replay sees it at the same place.
+    """An event that depended on arrival or time, recorded so that a replay sees it at the same place."""
 
-    Attributes:
-        kind: ``"worker_lost"``, ``"tick"`` and others; docs/run-format.md lists them.
-        attempt: Attempt it concerns.
-        after: :attr:`StepEnd.order` of the step that it concerns; None for none.
-        data: Plain JSON values.
-        group: Workers whose moments it belongs to, if it is one of the moments that rules see: ``""`` for the ranks of
-            a run, else the worker that trains separately.
-        steps: How many complete steps of the group the rules saw before it.
-    """
-
-    kind: str
-    attempt: int
-    after: tuple[int, int, int] | None = None
-    data: dict[str, Any] = field(default_factory=dict)
+    kind: str  #: ``"worker_lost"``, ``"tick"`` and others; docs/run-format.md lists them.
+    attempt: int  #: Attempt it concerns.
+    after: tuple[int, int, int] | None = None  #: :attr:`StepEnd.order` of the step that it concerns; None for none.
+    data: dict[str, Any] = field(default_factory=dict)  #: Plain JSON values.
+    #: Workers whose moments it belongs to, if it is one of the moments that rules see: ``""`` for the ranks of a run,
+    #: else the worker that trains separately.
     group: str = ""
-    steps: int = 0
+    steps: int = 0  #: How many complete steps of the group the rules saw before it.
 
     def to_json(self) -> dict[str, Any]:
         """This observation as plain JSON types."""

@@ -9,15 +9,10 @@ from typing import Any, NamedTuple
 
 
 class FaultKind(NamedTuple):
-    """One way in which an operation makes values that are not finite.
+    """One way in which an operation makes values that are not finite."""
 
-    Attributes:
-        says: A sentence without its end; braces hold ``operation``, ``values`` or numbers of the fault.
-        harmless: Whether its gradients are zero, so that an update with them harms no weight.
-    """
-
-    says: str
-    harmless: bool = False
+    says: str  #: A sentence without its end; braces hold ``operation``, ``values`` or numbers of the fault.
+    harmless: bool = False  #: Whether its gradients are zero, so that an update with them harms no weight.
 
 
 #: Why a search for the first bad module is refused where compiled code hides the operations (``refused``).
@@ -62,27 +57,16 @@ FAULT_KINDS: Mapping[str, FaultKind] = {
 
 @dataclass(frozen=True, slots=True)
 class OperationFault:
-    """An operation that was the first to make values that are not finite.
+    """An operation that was the first to make values that are not finite."""
 
-    Attributes:
-        kind: One of :data:`FAULT_KINDS`.
-        operation: The operation, ``"sqrt"``.
-        backward: Whether its result is finite and only its gradient is not.
-        low: The smallest value that it was given; NaN where that is not known.
-        high: The largest.
-        numbers: Further numbers and words of its sentence.
-        place: File and line of the script, ``"train.py, line 31"``, "" where that is not known.
-        code: That line.
-    """
-
-    kind: str
-    operation: str
-    backward: bool = False
-    low: float = math.nan
-    high: float = math.nan
-    numbers: Mapping[str, Any] = field(default_factory=dict)
-    place: str = ""
-    code: str = ""
+    kind: str  #: One of :data:`FAULT_KINDS`.
+    operation: str  #: The operation, ``"sqrt"``.
+    backward: bool = False  #: Whether its result is finite and only its gradient is not.
+    low: float = math.nan  #: The smallest value that it was given; NaN where that is not known.
+    high: float = math.nan  #: The largest.
+    numbers: Mapping[str, Any] = field(default_factory=dict)  #: Further numbers and words of its sentence.
+    place: str = ""  #: File and line of the script, ``"train.py, line 31"``, "" where that is not known.
+    code: str = ""  #: That line.
 
     @property
     def harmless(self) -> bool:

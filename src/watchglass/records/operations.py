@@ -19,23 +19,14 @@ OperationKind = Literal[
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operation:
-    """An operation on tensors, of which there is one object.
+    """An operation on tensors, of which there is one object."""
 
-    Attributes:
-        name: Its word, as rules know it.
-        kind: What it does.
-        low: Its results are never below.
-        high: Nor above.
-        logarithm: Whether its result may be the logarithm of a probability.
-        form: Another word, where it is a form of the operation ``name``; "" where it is that itself.
-    """
-
-    name: str
-    kind: OperationKind
-    low: float = -math.inf
-    high: float = math.inf
-    logarithm: bool = False
-    form: str = ""
+    name: str  #: Its word, as rules know it.
+    kind: OperationKind  #: What it does.
+    low: float = -math.inf  #: Its results are never below.
+    high: float = math.inf  #: Nor above.
+    logarithm: bool = False  #: Whether its result may be the logarithm of a probability.
+    form: str = ""  #: Another word, where it is a form of the operation ``name``; "" where it is that itself.
 
     @property
     def word(self) -> str:
@@ -102,23 +93,15 @@ OPERATIONS: Mapping[str, Operation] = {
 
 @dataclass(frozen=True, slots=True)
 class LossKind:
-    """A kind of loss.
+    """A kind of loss."""
 
-    Attributes:
-        name: Its word, as rules know it.
-        takes: What its predictions are.
-        targets: What its targets are: numbers of classes, labels of 0 and 1, signs, lists of classes, or other values.
-        order: Order of its growth with the misfit, 2 for squares; 0 where it is not declared.
-        elementwise: Whether it compares element by element, so that predictions and targets broadcast.
-        each: Whether it has a term for each compared element.
-    """
-
-    name: str
-    takes: Literal["logits", "probabilities", "log-probabilities", "values"]
+    name: str  #: Its word, as rules know it.
+    takes: Literal["logits", "probabilities", "log-probabilities", "values"]  #: What its predictions are.
+    #: What its targets are: numbers of classes, labels of 0 and 1, signs, lists of classes, or other values.
     targets: Literal["classes", "binary", "signs", "lists", "values"]
-    order: float = 0.0
-    elementwise: bool = True
-    each: bool = True
+    order: float = 0.0  #: Order of its growth with the misfit, 2 for squares; 0 where it is not declared.
+    elementwise: bool = True  #: Whether it compares element by element, so that predictions and targets broadcast.
+    each: bool = True  #: Whether it has a term for each compared element.
 
     @property
     def of_differences(self) -> bool:

@@ -181,22 +181,14 @@ class RowKind:
 
 @dataclass(frozen=True)
 class RowsHaving:
-    """Rows of a kind, about tensors, that have one value in one field.
+    """Rows of a kind, about tensors, that have one value in one field."""
 
-    Attributes:
-        kind: The kind.
-        field: The field.
-        value: The value.
-        called: What they show, in a reason of a rule that needs them.
-        collection: The built-in collection whose tensors have such rows, "" if there is none.
-        module_kind: The only kind of module whose outputs have them; None if there are several.
-    """
-
-    kind: RowKind
-    field: str
-    value: Any
-    called: str
-    collection: str = ""
+    kind: RowKind  #: The kind.
+    field: str  #: The field.
+    value: Any  #: The value.
+    called: str  #: What they show, in a reason of a rule that needs them.
+    collection: str = ""  #: The built-in collection whose tensors have such rows, "" if there is none.
+    #: The only kind of module whose outputs have them; None if there are several.
     module_kind: ModuleKind | None = None
 
 

@@ -9,15 +9,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Sighting:
-    """The frameworks of a process that recorded no training step, or of several.
+    """The frameworks of a process that recorded no training step, or of several."""
 
-    Attributes:
-        frameworks: Import names of those of the table of frameworks that were imported, sorted.
-        backwards: Number of backward passes that ran.
-    """
-
-    frameworks: tuple[str, ...] = ()
-    backwards: int = 0
+    frameworks: tuple[str, ...] = ()  #: Import names of those of the table of frameworks that were imported, sorted.
+    backwards: int = 0  #: Number of backward passes that ran.
 
     def to_json(self) -> dict[str, Any]:
         """This as plain JSON types."""

@@ -268,28 +268,19 @@ PHASE_NAMES = tuple(phase.name.lower() for phase in StepPhase)
 
 @dataclass(frozen=True)
 class StepEnd:
-    """A worker finished a step and wrote all its records.
+    """A worker finished a step and wrote all its records."""
 
-    Attributes:
-        global_step: Counts a worker's steps over all modes from 0, in the order in which they began.
-        mode: TRAIN, EVAL or PREDICT.
-        mode_step: Counts the steps of that mode from 0.
-        train_step: For TRAIN the mode step itself; else the last TRAIN step begun before this one, -1 for none.
-            Aligns workers whose evaluation differs (rank 0 alone validates, uneven shards).
-        start_ns: Worker's monotonic clock when the step began.
-        end_ns: The same when it ended.
-        captures: Number of statistics rows of the step.
-        model: Number of the model that it trained (TRAIN) or evaluated (EVAL, PREDICT). Of models that are updated
-            together from the same losses it is the lowest number.
-    """
-
-    global_step: int
-    mode: Mode
-    mode_step: int
+    global_step: int  #: Counts a worker's steps over all modes from 0, in the order in which they began.
+    mode: Mode  #: TRAIN, EVAL or PREDICT.
+    mode_step: int  #: Counts the steps of that mode from 0.
+    #: For TRAIN the mode step itself; else the last TRAIN step begun before this one, -1 for none. Aligns workers whose
+    #: evaluation differs (rank 0 alone validates, uneven shards).
     train_step: int
-    start_ns: int
-    end_ns: int
-    captures: int = 0
+    start_ns: int  #: Worker's monotonic clock when the step began.
+    end_ns: int  #: The same when it ended.
+    captures: int = 0  #: Number of statistics rows of the step.
+    #: Number of the model that it trained (TRAIN) or evaluated (EVAL, PREDICT). Of models that are updated together
+    #: from the same losses it is the lowest number.
     model: int = 0
 
     @property
