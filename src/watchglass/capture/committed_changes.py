@@ -19,11 +19,6 @@ class CommittedChanges:
         add_fact: Records a fact of the process.
         change_settings: Changes settings of the profiler.
         profiles: Returns whether the profiler may record.
-
-    Attributes:
-        pending: These changes, oldest first.
-        on_window: Called with what is profiled, the TRAIN steps and the number of each request for a profiled window,
-            in the training thread, until one returns True.
     """
 
     def __init__(
@@ -33,7 +28,9 @@ class CommittedChanges:
         profiles: Callable[[], bool],
     ) -> None:
         self._add_fact, self._change_settings, self._profiles = add_fact, change_settings, profiles
-        self.pending: list[Commit] = []
+        self.pending: list[Commit] = []  #: The committed changes, oldest first.
+        #: Called with what is profiled, the TRAIN steps and the number of each request for a profiled window, in the
+        #: training thread, until one returns True.
         self.on_window: list[Callable[[str, range, int], bool]] = []
 
     @property

@@ -30,26 +30,18 @@ class OperationGraph(ABC):
 
     A framework's own is a subclass, whose methods say what the nodes of that framework are.
 
-    Attributes:
-        complete: Whether the whole graph was read.
-        nodes: Nodes of the framework.
-        operations: Their operations.
-        below: Operands.
-        parameters: Parameters by index.
-        varying: Whether the results depend on data; otherwise on parameters alone.
-
     Args:
         start: Its last node; None for an empty graph.
         most: Nodes that are read at most.
     """
 
     def __init__(self, start: Any, most: int = MOST_NODES) -> None:
-        self.complete = True
-        self.nodes: list[Any] = []
-        self.operations: list[Operation] = []
-        self.below: list[list[Operand]] = []
-        self.parameters: dict[int, Any] = {}
-        self.varying: list[bool] = []
+        self.complete = True  #: Whether the whole graph was read.
+        self.nodes: list[Any] = []  #: Nodes of the framework.
+        self.operations: list[Operation] = []  #: Their operations.
+        self.below: list[list[Operand]] = []  #: Operands.
+        self.parameters: dict[int, Any] = {}  #: Parameters by index.
+        self.varying: list[bool] = []  #: Whether the results depend on data; otherwise on parameters alone.
         self._read(start, most)
 
     @abstractmethod

@@ -42,16 +42,12 @@ class Resumption:
         clock: Moved to the step at which training continues.
         recorder: Gets the steps that were held back, and the fact ``resumed``.
         limits: How many evaluation steps may wait for the first training step, and training steps for their number.
-
-    Attributes:
-        open: Nothing has been settled yet.
-        waiting: The number is on its way from a device.
     """
 
     def __init__(self, clock: StepClock, recorder: Recorder, limits: CaptureLimits) -> None:
         self._most_early = limits.early_steps
-        self.open = True
-        self.waiting = False
+        self.open = True  #: Nothing has been settled yet.
+        self.waiting = False  #: The number is on its way from a device.
         self._clock = clock
         self._recorder = recorder
         self._held: list[OpenStep] = []

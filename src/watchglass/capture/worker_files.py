@@ -285,17 +285,13 @@ def _claim(store: Store, place: _WorkerPlace, patience_s: float) -> int:
 
 
 class WorkerWriter:
-    """Segments and raw tensors of one worker. Used by the recorder's thread alone.
-
-    Attributes:
-        rings: See :class:`~watchglass.record.frame_writer.FrameWriter`, also for the others.
-    """
+    """Segments and raw tensors of one worker. Used by the recorder's thread alone."""
 
     def __init__(
         self, store: Store, attempt: int, worker: str, rings: Rings | None = None, spool: Spool | None = None, *,
         claims_before: int = 0, raw_keep_bytes: int | None = None, closing_s: float = DEFAULT_LIMITS.closing_s,
     ) -> None:  # fmt: skip
-        self.rings = rings
+        self.rings = rings  #: See :class:`~watchglass.record.frame_writer.FrameWriter`, also for the others.
         self._raw = None
         if raw_keep_bytes is not None:
             from watchglass.store import RawRetention  # here: its imports are large

@@ -22,13 +22,10 @@ class SamplerConfig(ProcessConfig):
 
     attempt: int  #: The attempt that the rows are about.
     root: int  #: Process whose descendants are the processes of the run.
-    #: Whether it is itself one of them.
     with_root: bool = parameter(False, help="whether the root is a process of the run")
-    stream: str = parameter("system", help="stream that it writes")  #: Name of the stream that it writes.
-    #: Seconds between samples.
+    stream: str = parameter("system", help="stream that it writes")
     interval_s: float = parameter(0.5, help="time between samples", unit="seconds", ge=0.1, le=60)
-    #: How the sampler before this one ended; "" for the first one.
-    replaces: str = parameter("", help="how the sampler before this one ended")
+    replaces: str = parameter("", help="how the sampler before this one ended; empty for the first one")
 
     def __post_init__(self) -> None:
         validate(self)

@@ -31,15 +31,13 @@ class Failures:
     """The file of one launch: made here, so that a process that outlives the launch makes none.
 
     It is always on this machine, so that a dying process need not reach an object store.
-
-    Attributes:
-        path: Its path, with a name that cannot be guessed.
-        variable: Its environment variable: the path after a mark for the first process, which removes the mark for its
-            children.
     """
 
     def __init__(self) -> None:
+        #: Its path, with a name that cannot be guessed.
         self.path = os.path.join(tempfile.gettempdir(), f"watchglass-failures-{os.urandom(16).hex()}")
+        #: Its environment variable: the path after a mark for the first process, which removes the mark for its
+        #: children.
         self.variable = f"+{self.path}"
         with suppress(OSError):  # without a file, the exit status remains
             os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))

@@ -68,9 +68,6 @@ class _Evaluation:
     Args:
         config: What it evaluates; None where this launch has none.
         report: Takes a sentence about what goes wrong.
-
-    Attributes:
-        verdict: Its verdict at the end; None if it gave none.
     """
 
     def __init__(self, config: EvaluatorConfig | None, report: Callable[[str], None]) -> None:
@@ -78,7 +75,7 @@ class _Evaluation:
         self._report = report
         self._evaluator: Supervision | None = None
         self._answer: IO[bytes] | None = None
-        self.verdict: Verdict | None = None
+        self.verdict: Verdict | None = None  #: Its verdict at the end; None if it gave none.
         if config is not None:
             with suppress(OSError):  # without a temporary file, the launcher computes the verdict
                 self._answer = tempfile.TemporaryFile()  # noqa: SIM115  close() ends it

@@ -31,18 +31,14 @@ class Backlog:
 
     Args:
         most_bytes: Most bytes that stay in memory while the store refuses them.
-
-    Attributes:
-        bytes_written: Bytes that the writer took so far, raw tensors included.
-        lost: How many rows were lost between steps and store, by sort.
     """
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
         self._frames: list[bytes] = []
         self._refused = self._faulty = False
-        self.bytes_written = 0
-        self.lost = no_rows_lost()
+        self.bytes_written = 0  #: Bytes that the writer took so far, raw tensors included.
+        self.lost = no_rows_lost()  #: How many rows were lost between steps and store, by sort.
 
     @property
     def waiting_bytes(self) -> int:

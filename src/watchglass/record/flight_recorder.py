@@ -59,17 +59,14 @@ _SHARE = 4
 
 
 class FlightRecorder:
-    """Writes into the rings of one worker. While they are not open it discards everything.
-
-    Attributes:
-        row: :meth:`RowWriter.write <watchglass.store.RowWriter.write>`, for the training thread.
-    """
+    """Writes into the rings of one worker. While they are not open it discards everything."""
 
     def __init__(self) -> None:
         self._rings: Rings | None = None
         self._keeps = True
         self._ids = (0, 0)
         self._rows = RowWriter()
+        #: :meth:`RowWriter.write <watchglass.store.RowWriter.write>`, for the training thread.
         self.row = self._rows.write
 
     def open(self, rings: Rings) -> None:

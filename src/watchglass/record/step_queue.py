@@ -34,12 +34,6 @@ class StepQueue:
         queue_bytes: Bound in estimated bytes; the bare ends of steps may take as much again.
         flight: Gets a row of each TRAIN step at once.
         wake: Set to make the thread write before the next interval.
-
-    Attributes:
-        train_step: The last TRAIN step that was put, -1 before the first.
-        whole_put: How many steps with records were put.
-        peak_bytes: Most bytes in the queue at once, rows not counted.
-        dropped: How many rows were dropped here, by sort.
     """
 
     def __init__(self, queue_bytes: int, flight: FlightRecorder, wake: threading.Event) -> None:
@@ -53,10 +47,10 @@ class StepQueue:
         self._bytes_put = self._bytes_taken = 0
         self._raw_bytes_put = self._raw_bytes_taken = 0
         self._shut = False
-        self.train_step = -1
-        self.whole_put = 0
-        self.peak_bytes = 0
-        self.dropped = no_rows_lost()
+        self.train_step = -1  #: The last TRAIN step that was put, -1 before the first.
+        self.whole_put = 0  #: How many steps with records were put.
+        self.peak_bytes = 0  #: Most bytes in the queue at once, rows not counted.
+        self.dropped = no_rows_lost()  #: How many rows were dropped here, by sort.
 
     def __len__(self) -> int:
         return len(self._steps)

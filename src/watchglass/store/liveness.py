@@ -185,18 +185,13 @@ class LeaseWatch:
 
     An owner on this machine is gone when its process is. One on another machine is gone once it no longer renews its
     lease.
-
-    Attributes:
-        holder: The owner at the last call of :meth:`holds`.
-        elsewhere: Whether it is on another machine.
-        gone: The owner, where it is on another machine and gone.
     """
 
     def __init__(self, store: Store, clock: Clock = time, timing: Timing = TIMING) -> None:
         self._store, self._clock, self._expiry_s = store, clock, timing.lease_expiry_s
-        self.holder: Claim | None = None
-        self.gone: Claim | None = None
-        self.elsewhere = False
+        self.holder: Claim | None = None  #: The owner at the last call of :meth:`holds`.
+        self.elsewhere = False  #: Whether it is on another machine.
+        self.gone: Claim | None = None  #: The owner, where it is on another machine and gone.
         self._seen, self._since_s = b"", 0.0
 
     def renewed(self) -> bool:

@@ -18,14 +18,10 @@ _MOST_BYTES, _SHARE = 2 << 30, 4
 
 
 class MemoryBudget:
-    """A number of bytes for all runs that are read at the same time. Thread-safe.
-
-    Attributes:
-        limit_bytes: The limit.
-    """
+    """A number of bytes for all runs that are read at the same time. Thread-safe."""
 
     def __init__(self, limit_bytes: int) -> None:
-        self.limit_bytes = limit_bytes
+        self.limit_bytes = limit_bytes  #: The limit.
         self._lock = RLock()  # an owner may be released at any moment, also within take
         self._used = 0
 

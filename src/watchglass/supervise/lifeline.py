@@ -18,10 +18,6 @@ class Lifeline:
 
     Args:
         descriptor: The other end of the starter's socket or pipe, 0 for standard input.
-
-    Attributes:
-        open: Whether the starter lives, as far as it was read.
-        terminated: Whether SIGTERM has come.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -33,8 +29,8 @@ class Lifeline:
         os.set_blocking(self._woken, False)
         os.set_blocking(waker, False)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
-        self.open = True
-        self.terminated = False
+        self.open = True  #: Whether the starter lives, as far as it was read.
+        self.terminated = False  #: Whether SIGTERM has come.
         signal.signal(signal.SIGTERM, self._terminate)
 
     def first_line(self) -> bytes:

@@ -20,15 +20,12 @@ class Catalog:
 
     Selections are cached until the next :meth:`add`: a rule that selects "gradients of Linear layers" at every step
     costs one dictionary lookup. One owner adds rows. Any number of threads may read a :meth:`snapshot`.
-
-    Attributes:
-        answers: What was worked out about the rows; empty again once a row changes.
     """
 
     def __init__(self, rows: Iterable[TensorInfo] = ()) -> None:
         self._by_id: dict[int, TensorInfo] = {}
         self._by_name: dict[str, TensorInfo] = {}
-        self.answers = Answers(256)
+        self.answers = Answers(256)  #: What was worked out about the rows; empty again once a row changes.
         self._snapshot: Catalog | None = None
         self._is_snapshot = False
         for row in rows:

@@ -16,12 +16,7 @@ MOST_RAW_BYTES = 64 << 20
 
 
 class RawTensors:
-    """The whole tensors of one step, each read from the store when a rule needs it. For one thread.
-
-    Attributes:
-        left_bytes: The bytes that a rule may still read; the engine sets it before it calls a rule.
-        refused: Whether the store refused a tensor since the engine cleared this flag.
-    """
+    """The whole tensors of one step, each read from the store when a rule needs it. For one thread."""
 
     def __init__(self, store: Store, places: Mapping[int, Any], where: str) -> None:
         """Reads nothing.
@@ -32,8 +27,9 @@ class RawTensors:
             where: The step, for messages.
         """
         self._store, self._places, self._where = store, places, where
+        #: The bytes that a rule may still read; the engine sets it before it calls a rule.
         self.left_bytes = MOST_RAW_BYTES
-        self.refused = False
+        self.refused = False  #: Whether the store refused a tensor since the engine cleared this flag.
 
     def __contains__(self, tensor_id: int) -> bool:
         return tensor_id in self._places

@@ -132,16 +132,12 @@ class RowLog:
 
 
 class StepEnds(Mapping[int, StepEnd]):
-    """Ends of steps by global step, ascending; of a step that ended twice the last one. Never changes.
-
-    Attributes:
-        log: The same as rows of :data:`~watchglass.records.STEPS`, in the order in which they arrived.
-        trained: The least and the greatest TRAIN step; None without one.
-    """
+    """Ends of steps by global step, ascending; of a step that ended twice the last one. Never changes."""
 
     def __init__(self, log: RowLog | None = None, trained: tuple[int, int] | None = None) -> None:
+        #: These ends as rows of :data:`~watchglass.records.STEPS`, in the order in which they arrived.
         self.log = log if log is not None else RowLog(dtype_of(STEPS), "global_step")
-        self.trained = trained
+        self.trained = trained  #: The least and the greatest TRAIN step; None without one.
 
     def and_then(self, rows: NDArray[Any]) -> StepEnds:
         """These and more of them."""

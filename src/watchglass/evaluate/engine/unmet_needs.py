@@ -89,16 +89,11 @@ def _plan_of(fact: facts.CapturePlan) -> _Plan | None:
 
 
 class NeedSeen:
-    """One need of a rule, for one model on one worker. For one thread.
-
-    Attributes:
-        needs: The need.
-        satisfied: Whether it was met at some step.
-    """
+    """One need of a rule, for one model on one worker. For one thread."""
 
     def __init__(self, needs: Needs) -> None:
-        self.needs = needs
-        self.satisfied = False
+        self.needs = needs  #: The need.
+        self.satisfied = False  #: Whether it was met at some step.
         self._selects = Selection(
             needs.role, regex=needs.name_regex, collection=needs.collection, module_kinds=needs.module_kinds
         )

@@ -35,15 +35,11 @@ _SIGNAL = getattr(signal, "SIGURG", None)
 
 
 class CallTimeout(Exception):
-    """A call took too long and was ended.
-
-    Attributes:
-        place: The place of the call, as lines of a traceback.
-    """
+    """A call took too long and was ended."""
 
     def __init__(self, place: str) -> None:
         super().__init__(place)
-        self.place = place
+        self.place = place  #: The place of the call, as lines of a traceback.
 
 
 class _TimedOut(BaseException):

@@ -25,12 +25,7 @@ _STEPS = 32
 
 
 class WorkerLiveness:
-    """The workers and whether they live. For one thread.
-
-    Attributes:
-        attempts: Number of attempts.
-        begun_s: When an attempt was last found, on the monotonic clock.
-    """
+    """The workers and whether they live. For one thread."""
 
     def __init__(
         self, store: Store, config: EvaluatorConfig, observed: Callable[[Sequence[Observation]], None], clock: Clock
@@ -50,8 +45,8 @@ class WorkerLiveness:
         self._train_steps: dict[Key, int] = {}
         self._harvested: set[Key] = set()
         self._looked_s = float("-inf")
-        self.attempts = 0
-        self.begun_s = self._clock.monotonic()
+        self.attempts = 0  #: Number of attempts.
+        self.begun_s = self._clock.monotonic()  #: When an attempt was last found, on the monotonic clock.
 
     @property
     def newest(self) -> int:

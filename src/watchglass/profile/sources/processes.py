@@ -36,9 +36,6 @@ class ProcessTree:
     Args:
         root: Id of the root.
         with_root: Whether the root is a process of the run.
-
-    Attributes:
-        found: The members as of the last search; some may have ended.
     """
 
     def __init__(self, root: int, with_root: bool) -> None:
@@ -47,7 +44,7 @@ class ProcessTree:
             self._root = psutil.Process(root)
         except psutil.Error as error:
             raise SourceUnavailableError(f"process {root} of the run cannot be read: {error}") from error
-        self.found: list[psutil.Process] = []
+        self.found: list[psutil.Process] = []  #: The members as of the last search; some may have ended.
         self._ours: dict[psutil.Process, bool] = {}
         self._inner: dict[psutil.Process, bool] = {}
 

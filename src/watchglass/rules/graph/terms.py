@@ -107,26 +107,19 @@ class Made:
 
 
 class LossTerm:
-    """One term of a loss, from its fact.
-
-    Attributes:
-        data: The operations as the fact has them.
-        results: Their results, operands first.
-        whole: Whether these are all, and known.
-        coefficient: What the term is multiplied by; None where that is not a number.
-        of_data: Whether it depends on data; else it is a penalty on weights.
-    """
+    """One term of a loss, from its fact."""
 
     def __init__(self, data: facts.TermOfLoss) -> None:
-        self.data = data.operations
-        self.results: list[Made] = []
+        self.data = data.operations  #: The operations as the fact has them.
+        self.results: list[Made] = []  #: Their results, operands first.
         for place, each in enumerate(self.data):
             self.results.append(Made(self, place, each))
         # A term is one number. Where a scaler is switched off, runs may lack the last operation, and so the sign.
         number = not self.results or math.prod(self.results[-1].shape) == 1
+        #: Whether these are all, and known.
         self.whole = data.whole and number and all(each.known is not False for each in self.data)
-        self.coefficient = data.coefficient
-        self.of_data = data.kind == "data"
+        self.coefficient = data.coefficient  #: What the term is multiplied by; None where that is not a number.
+        self.of_data = data.kind == "data"  #: Whether it depends on data; else it is a penalty on weights.
 
     @property
     def last(self) -> Made | None:

@@ -35,13 +35,10 @@ class Pin(AbstractContextManager["Pin"]):
     """Keeps what one generation holds, and the segments behind it, from being deleted. For one thread.
 
     Use it as a context, and call :meth:`tick` from time to time: one that is not renewed expires.
-
-    Attributes:
-        generation: The number of the generation, 0 for none.
     """
 
     def __init__(self, store: Store, generation: int, timing: Timing = TIMING) -> None:
-        self.generation = generation
+        self.generation = generation  #: The number of the generation, 0 for none.
         self._store, self._timing = store, timing
         self._path = layout.pin(uuid.uuid4().hex)
         self._holder = this_process()

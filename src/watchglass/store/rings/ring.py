@@ -87,14 +87,10 @@ class RowRing:
 
 
 class RowWriter:
-    """Writes rows for the training thread: into a ring, or nowhere while there is none.
-
-    Attributes:
-        last_step: Global step of the last row, -1 for none.
-    """
+    """Writes rows for the training thread: into a ring, or nowhere while there is none."""
 
     def __init__(self) -> None:
-        self.last_step = -1
+        self.last_step = -1  #: Global step of the last row, -1 for none.
         self._number = 0
         self._ids = (0, 0)
         self._buffer: Any = bytearray(HEADER_BYTES + _ROW.size)
@@ -181,14 +177,7 @@ class EntryRing:
 
 
 class Rings:
-    """Both rings of one worker, as far as this machine has space for them.
-
-    Attributes:
-        rows: The rows, or None.
-        entries: The entries, or None.
-        names: Paths for the worker's claim; those in a run's folder are relative to it.
-        refused: Why a ring is missing, one line each.
-    """
+    """Both rings of one worker, as far as this machine has space for them."""
 
     def __init__(self, store: Store, label: Mapping[str, Any], memory: Path = locked_files.MEMORY) -> None:
         """Create the rings of a worker that this process is about to claim.
@@ -199,10 +188,10 @@ class Rings:
             memory: A file system in memory, for the rows.
         """
         name = f"{label['worker']}-{os.getpid()}-{os.urandom(4).hex()}"
-        self.rows: RowRing | None = None
-        self.entries: EntryRing | None = None
-        self.names: tuple[str, ...] = ()
-        self.refused: tuple[str, ...] = ()
+        self.rows: RowRing | None = None  #: The rows, or None.
+        self.entries: EntryRing | None = None  #: The entries, or None.
+        self.names: tuple[str, ...] = ()  #: Paths for the worker's claim; those in a run's folder are relative to it.
+        self.refused: tuple[str, ...] = ()  #: Why a ring is missing, one line each.
         try:
             self.rows = RowRing(locked_files.private_folder(memory) / f"{name}.rows", label)
             self.names += (str(self.rows.path),)

@@ -140,13 +140,6 @@ class CompiledModules:
         guard: Keeps exceptions of watchglass from the script.
         entered: Called for every module that is called while this is switched on, where inputs are wanted.
         returned: Called for every module that returns.
-
-    Attributes:
-        on: Whether modules hand over their outputs.
-        in_code: Whether compiled code has handed over anything since the switch.
-        expected: Whether a function was compiled, which may call any module.
-        attended: Called with the arguments of each attention that compiled code computes by
-            ``scaled_dot_product_attention``, between the calls for the modules around it.
     """
 
     def __init__(self, guard: Guard, entered: Observed, returned: Observed) -> None:
@@ -161,9 +154,11 @@ class CompiledModules:
         self._reported: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         # Made when they are needed: this imports the compiler.
         self._directly: list[Any] = []
-        self.on = False
-        self.in_code = False
-        self.expected = False
+        self.on = False  #: Whether modules hand over their outputs.
+        self.in_code = False  #: Whether compiled code has handed over anything since the switch.
+        self.expected = False  #: Whether a function was compiled, which may call any module.
+        #: Called with the arguments of each attention that compiled code computes by ``scaled_dot_product_attention``,
+        #: between the calls for the modules around it.
         self.attended: Callable[[dict[str, Any]], None] = lambda given: None
         self._recomputing = False
         _by_number[self._number] = self

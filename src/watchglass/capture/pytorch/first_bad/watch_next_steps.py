@@ -35,16 +35,13 @@ _OVERWRITTEN = "the update that followed the failure overwrote the weights befor
 class NextStepsWatch:
     """Looks at every module of the next steps, until an answer is found.
 
-    Attributes:
-        losses: Losses of the step that are not finite, or not known yet.
-
     Args:
         current: The state of the run.
         weights: The parameters.
     """
 
     def __init__(self, current: TrainingState, weights: Weights) -> None:
-        self.losses: list[DeviceRows | float] = []
+        self.losses: list[DeviceRows | float] = []  #: Losses of the step that are not finite, or not known yet.
         self._current = current
         self._weights = weights
         self._undo: list[Callable[[], None]] = []

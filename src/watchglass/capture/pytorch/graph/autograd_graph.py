@@ -60,13 +60,10 @@ class BackwardStart:
     """Where a backward starts, with the graph below, which is read once for all who need it, when the first asks.
 
     It may not outlive the start of the backward.
-
-    Attributes:
-        node: The node that made the loss; None without a graph.
     """
 
     def __init__(self, node: Any) -> None:
-        self.node = node
+        self.node = node  #: The node that made the loss; None without a graph.
 
     @cached_property
     def graph(self) -> Graph:

@@ -38,18 +38,15 @@ class CopyMethod:
         name: The method.
         begins: Called before each call.
         ended: Gets what that returned, the tensor and the result.
-
-    Attributes:
-        beneath: What was in this place; None where the class inherits the method.
-        timed: The timed method as a function, with the tensor as its first argument.
     """
 
     __slots__ = ("_bind", "_original", "beneath", "timed")
 
     def __init__(self, name: str, begins: Callable[[], _Begun], ended: Callable[[_Begun, Any, Any], object]) -> None:
-        self.beneath = vars(Tensor).get(name)
+        self.beneath = vars(Tensor).get(name)  #: What was in this place; None where the class inherits the method.
         self._original = getattr(Tensor, name)
         self._bind = self._original.__get__
+        #: The timed method as a function, with the tensor as its first argument.
         self.timed = timing(self._original, begins, ended)
 
     def __get__(self, tensor: Tensor | None, owner: type | None = None) -> Any:

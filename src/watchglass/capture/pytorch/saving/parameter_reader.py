@@ -42,26 +42,18 @@ _Parameters = list[tuple[Tensor, str, ParameterPlace]]
 
 
 class _Known:
-    """The parameters of an optimizer, with data that is the same at every step.
-
-    Attributes:
-        ids: Identities of all its parameters.
-        models: How often a model had been added.
-        numbers: Of the models that have any of them.
-        rows: Those that belong to a known model.
-        weights: The same as items to be saved, without biases.
-        biases: The biases.
-    """
+    """The parameters of an optimizer, with data that is the same at every step."""
 
     __slots__ = ("biases", "ids", "models", "numbers", "rows", "weights")
 
     def __init__(self, optimizer: Optimizer, models: int, rows: _Parameters) -> None:
-        self.ids = list(map(id, parameters_of(optimizer)))
-        self.models = models
-        self.rows = rows
-        self.numbers = {row[2].place.model or 0 for row in rows}
+        self.ids = list(map(id, parameters_of(optimizer)))  #: Identities of all its parameters.
+        self.models = models  #: How often a model had been added.
+        self.numbers = {row[2].place.model or 0 for row in rows}  #: Of the models that have any of them.
+        self.rows = rows  #: Those that belong to a known model.
+        #: The same as items to be saved, without biases.
         self.weights = [_item(*row) for row in rows if not is_bias(row[2])]
-        self.biases = [_item(*row) for row in rows if is_bias(row[2])]
+        self.biases = [_item(*row) for row in rows if is_bias(row[2])]  #: The biases.
 
 
 class ParameterReader:

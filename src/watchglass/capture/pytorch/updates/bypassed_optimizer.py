@@ -27,14 +27,11 @@ class BypassedOptimizer:
 
     Args:
         current: The state of the run.
-
-    Attributes:
-        bypassed: Whether PyTorch's hooks no longer report its steps.
     """
 
     def __init__(self, current: TrainingState) -> None:
         self._current = current
-        self.bypassed = False
+        self.bypassed = False  #: Whether PyTorch's hooks no longer report its steps.
         # Class of the optimizer that stepped, if PyTorch's hooks reported that.
         self._kind: type[Optimizer] | None = None
         # The optimizer, what a script had put in the place of its method by then, and the version of one of its

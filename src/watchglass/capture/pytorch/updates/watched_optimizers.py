@@ -21,15 +21,13 @@ class WatchedOptimizers:
         current: The state of the run.
         readings: Knows the parameters that an optimizer updates.
         unknown: Called when an optimizer steps parameters of no known model; returns whether models are looked for.
-
-    Attributes:
-        numbers: Those that live, with the number of the first group of each.
-        several: Whether there has been more than one: numbered names of learning rates stay when an optimizer dies.
     """
 
     def __init__(self, current: TrainingState, readings: ParameterReader, unknown: Callable[[Optimizer], bool]) -> None:
         self._current, self._readings, self._unknown = current, readings, unknown
+        #: Optimizers that live, with the number of the first group of each.
         self.numbers: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+        #: Whether there has been more than one optimizer: numbered names of learning rates stay when an optimizer dies.
         self.several = False
         # Steps of those whose parameters no model has yet.
         self._tries: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
