@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from watchglass.capture.budget import Budget
 from watchglass.capture.limits import DEFAULT_LIMITS
@@ -317,12 +316,12 @@ def _combined(collections: Iterable[Collection], config: SessionConfig) -> Keep:
     return Keep(histogram, raw, shape, tuple(sorted(reductions)))
 
 
-def _described(collection: Collection, schedule: Schedule) -> dict[str, Any]:
-    return {
-        "name": collection.name, "roles": sorted(role.value for role in collection.looks_at),
-        "tags": list(collection.tags), "narrowed": collection.narrows, "interval": schedule.interval,
-        "start": schedule.start, "end": schedule.end, "steps": list(schedule.steps[:_MOST_STEPS]),
-    }  # fmt: skip
+def _described(collection: Collection, schedule: Schedule) -> facts.PlannedCollection:
+    roles = tuple(sorted(role.value for role in collection.looks_at))
+    return facts.PlannedCollection(
+        collection.name, roles, collection.tags, collection.narrows, schedule.interval, schedule.start, schedule.end,
+        schedule.steps[:_MOST_STEPS],
+    )  # fmt: skip
 
 
 def _own_or(own: bool | None, general: bool | None, default: bool) -> bool:

@@ -6,8 +6,6 @@ fact (no hook recorded the run), or where planned data never comes, a few steps 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from watchglass.config import BUILT_IN_COLLECTIONS, FACTS, Schedule
@@ -42,52 +40,6 @@ _OF_LAYERS = frozenset(
 _UNPLANNED = frozenset({Role.LOSS, Role.METRIC, Role.CUSTOM})
 
 
-@dataclass(frozen=True)
-class _Planned:
-    """One collection of a plan, in one mode."""
-
-    name: str
-    roles: frozenset[str]
-    tags: frozenset[str]
-    schedule: Schedule
-
-    def may_hold(self, needs: Needs) -> bool:
-        """Whether it may hold needed data."""
-        if needs.collection is not None:
-            wanted = BUILT_IN_COLLECTIONS.get(needs.collection)
-            if wanted is None or needs.collection == self.name or self.name == "all":
-                return True
-            return bool(self.tags.intersection(wanted.tags)) or any(self._may_have(role) for role in wanted.roles)
-        if needs.role is not None:
-            return self._may_have(needs.role)
-        if needs.having:
-            tags = (BUILT_IN_COLLECTIONS[each.collection].tags for each in needs.having if each.collection)
-            return bool(self.tags.intersection(*tags)) or self._may_have(Role.OUTPUT) or self._may_have(Role.INPUT)
-        return True
-
-    def _may_have(self, role: Role) -> bool:
-        return role.value in self.roles or bool(self.tags and not self.roles and role in _OF_TAGS)
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """The capture plan of a worker."""
-
-    collections: Mapping[Mode, tuple[_Planned, ...]]
-    facts: frozenset[str]
-    keeps_tensors: bool
-
-
-def _plan_of(fact: facts.CapturePlan) -> _Plan | None:
-    """The plan of a fact, None where the fact, which any program may have written, has none."""
-    try:
-        rows = fact.collections
-        collections = {mode: tuple(map(_planned, rows.get(name, ()))) for mode, name in _MODE_NAMES.items()}
-        return _Plan(collections, frozenset(fact.facts), fact.keeps_tensors)
-    except (AttributeError, KeyError, TypeError, ValueError):
-        return None
-
-
 class NeedSeen:
     """One need of a rule, for one model on one worker. For one thread."""
 
@@ -104,10 +56,10 @@ class NeedSeen:
         self._since = 0
         self._steps = self._captures = self._due = 0
         self._known: tuple[Any, str, bool] = None, "", False
-        self._fact: facts.CapturePlan | None = None
         self._model: facts.ModelDescription | None = None
-        self._plan: _Plan | None = None
-        self._planned: tuple[_Planned, ...] = ()
+        self._plan: facts.CapturePlan | None = None
+        #: Of the collections that may hold the data, in training.
+        self._schedules: list[Schedule] = []
         self._waits_for_captures = needs.of_tensors and not needs.having and not needs.facts
         self._of_layers = needs.role in _OF_LAYERS or bool(needs.having or needs.module_kinds)
         self._no_layers = self._no_modules = ""
@@ -124,11 +76,10 @@ class NeedSeen:
         if view.attempt != self._attempt:
             # Its first step is not compared with the last capture of the attempt before.
             self._attempt, self._last_capture, self._gap, self._since = view.attempt, -1, 0, 0
-        fact = view.latest_fact(facts.CapturePlan)
-        if fact is not self._fact:
-            self._fact, self._plan = fact, None if fact is None else _plan_of(fact)
-            self._planned = self._matching(Mode.TRAIN)
-            self._due = 0
+        plan = view.latest_fact(facts.CapturePlan)
+        if plan is not self._plan:
+            self._plan, self._due = plan, 0
+            self._schedules = [_schedule(planned) for planned in self._matching(Mode.TRAIN)]
         if (
             self._of_layers
             and not self.satisfied
@@ -146,7 +97,7 @@ class NeedSeen:
             self._captures += view.captured > 0
             # A plan counts the TRAIN steps of a model.
             if self._waits_for_captures:
-                self._due += any(p.schedule.holds(view.model_step, view.captured > 0) for p in self._planned)
+                self._due += any(each.holds(view.model_step, view.captured > 0) for each in self._schedules)
 
     @property
     def met(self) -> Met:
@@ -165,7 +116,7 @@ class NeedSeen:
         if plan is None or needs.of_tensors or needs.rows:
             return ""
         if needs.facts:
-            recorded = not needs.scalars and plan.facts.intersection(needs.facts)
+            recorded = not needs.scalars and set(plan.facts).intersection(needs.facts)
             unseen = [FACTS[kind].UNSEEN for kind in needs.facts if kind in FACTS]
             clear = " and ".join(unseen) if all(unseen) else ""
             return (clear or f"{needs.describe()} never came") if recorded else ""
@@ -204,7 +155,7 @@ class NeedSeen:
         if not self._waits_for_captures:
             every_step = not needs.having and not needs.facts and _EVERY_STEP.issuperset(needs.scalars)
             return self._steps >= (_FEW_STEPS if every_step else _MANY_STEPS)
-        if self._plan is not None and self._planned:
+        if self._schedules:
             return self._due >= _FEW_DUE
         return self._captures >= _FEW_CAPTURES or self._steps >= _MANY_STEPS
 
@@ -216,7 +167,7 @@ class NeedSeen:
         if plan is None:
             return ""
         switched = [kind for kind in needs.facts if kind in FACTS]
-        if switched and len(switched) == len(needs.facts) and not plan.facts.intersection(switched):
+        if switched and len(switched) == len(needs.facts) and not set(plan.facts).intersection(switched):
             recorded = ", ".join(sorted(plan.facts)) or "none"
             return (
                 f"the fact {' or '.join(switched)} is not recorded: the facts of this run are {recorded}; "
@@ -228,12 +179,12 @@ class NeedSeen:
             return f"{needs.describe()} are not captured: only one worker of this run keeps tensors"
         return self._uncollected(plan) or self._too_rare()
 
-    def _uncollected(self, plan: _Plan) -> str:
+    def _uncollected(self, plan: facts.CapturePlan) -> str:
         needs = self.needs
         if any(self._matching(mode) for mode in needs.modes):
             return ""
         (mode, *_) = needs.modes
-        names = dict.fromkeys(planned.name for planned in plan.collections.get(mode, ()))
+        names = dict.fromkeys(planned.name for planned in plan.collections.get(_MODE_NAMES[mode], ()))
         what = f"the collections of this run{_IN_MODE.get(mode, '')} are {', '.join(names) or 'none'}"
         add = " and ".join(collections_for(needs))
         also = f" with modes.{_MODE_NAMES[mode]}" if mode is not Mode.TRAIN and mode in _MODE_NAMES else ""
@@ -244,16 +195,15 @@ class NeedSeen:
         needs = self.needs
         if needs.max_interval is None or needs.modes != (Mode.TRAIN,):
             return ""
-        intervals = [p.schedule.interval for p in self._planned if not p.schedule.steps]
+        intervals = [each.interval for each in self._schedules if not each.steps]
         known = [interval for interval in intervals if interval is not None]
-        if not known or len(known) < len(self._planned) or min(known) <= needs.max_interval:
+        if not known or len(known) < len(self._schedules) or min(known) <= needs.max_interval:
             return ""
         return f"{needs.describe()} are kept every {min(known)} steps; at most {needs.max_interval} are useful"
 
-    def _matching(self, mode: Mode) -> tuple[_Planned, ...]:
-        if self._plan is None:
-            return ()
-        return tuple(p for p in self._plan.collections.get(mode, ()) if p.may_hold(self.needs))
+    def _matching(self, mode: Mode) -> list[facts.PlannedCollection]:
+        planned = self._plan.collections.get(_MODE_NAMES[mode], ()) if self._plan is not None else ()
+        return [each for each in planned if _may_hold(each, self.needs)]
 
     def _measure(self, view: StepView, present: bool) -> None:
         if self.needs.max_interval is None:
@@ -283,16 +233,26 @@ class NeedSeen:
         return not needs.facts or any(view.latest_fact(kind) is not None for kind in needs.facts)
 
 
-def _planned(row: Mapping[str, Any]) -> _Planned:
-    end, interval = row.get("end"), row.get("interval")
-    schedule = Schedule(
-        None if interval is None else max(1, int(interval)),
-        int(row.get("start", 0)),
-        None if end is None else int(end),
-        tuple(sorted(map(int, row.get("steps", ())))),
-    )
-    return _Planned(str(row["name"]), _words(row.get("roles", ())), _words(row.get("tags", ())), schedule)
+def _may_hold(planned: facts.PlannedCollection, needs: Needs) -> bool:
+    """Whether a collection may hold needed data."""
+    tags = set(planned.tags)
+
+    def may_have(role: Role) -> bool:
+        return role.value in planned.roles or bool(tags and not planned.roles and role in _OF_TAGS)
+
+    if needs.collection is not None:
+        wanted = BUILT_IN_COLLECTIONS.get(needs.collection)
+        if wanted is None or needs.collection == planned.name or planned.name == "all":
+            return True
+        return bool(tags.intersection(wanted.tags)) or any(map(may_have, wanted.roles))
+    if needs.role is not None:
+        return may_have(needs.role)
+    if needs.having:
+        selected = (BUILT_IN_COLLECTIONS[each.collection].tags for each in needs.having if each.collection)
+        return bool(tags.intersection(*selected)) or may_have(Role.OUTPUT) or may_have(Role.INPUT)
+    return True
 
 
-def _words(words: Iterable[Any]) -> frozenset[str]:
-    return frozenset(map(str, words))
+def _schedule(planned: facts.PlannedCollection) -> Schedule:
+    interval = None if planned.interval is None else max(1, planned.interval)
+    return Schedule(interval, planned.start, planned.end, tuple(sorted(planned.steps)))

@@ -85,12 +85,25 @@ class Initialization(DeclaredFact):
     model: int | None = None
 
 
+class PlannedCollection(Declared):
+    """A collection of a capture plan, in one mode."""
+
+    name: str
+    roles: tuple[str, ...]
+    tags: tuple[str, ...]
+    narrowed: bool = False
+    interval: int | None = None  # steps; None if the budget chooses
+    start: int = 0
+    end: int | None = None
+    steps: tuple[int, ...] = ()
+
+
 class CapturePlan(DeclaredFact):
     """Collections with their modes and intervals, and the recorded facts."""
 
     KIND = "capture_plan"
 
-    collections: Mapping[str, tuple[Mapping[str, Any], ...]]  # by mode
+    collections: Mapping[str, tuple[PlannedCollection, ...]]  # by mode
     facts: tuple[str, ...]
     keeps_tensors: bool
     overhead_budget: float | None = None  # 0..1 of the time
