@@ -116,9 +116,7 @@ def declared_kinds() -> dict[str, type[DeclaredFact]]:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Declared):
-        # Not of vars: what several readers compute from a fact is kept there.
-        named = ((name, getattr(value, name)) for name in value.__dataclass_fields__)
-        return {name: _plain(each) for name, each in named if each is not None}
+        return {name: _plain(each) for name, each in vars(value).items() if each is not None}
     if isinstance(value, (list, tuple)):
         if value and isinstance(value[0], InColumns):
             return {name: [getattr(each, name) for each in value] for name in vars(value[0])}

@@ -10,7 +10,6 @@ from watchglass.capture import forward_layers, loss_terms
 from watchglass.capture.operation_graph import OperationGraph
 from watchglass.records import OPERATIONS, PARAMETER, Operation
 from watchglass.rules.graph.forward import ForwardGraph
-from watchglass.rules.graph.mistake import LossCalls
 from watchglass.rules.graph.mistakes import mistakes
 from watchglass.rules.graph.terms import data_terms
 
@@ -67,7 +66,7 @@ def test_a_softmax_over_the_batch_is_found_in_any_graph() -> None:
     assert [(each.operation, each.layer, each.inside) for each in term.operations] == [
         ("linear", "dense/kernel", True), ("log_softmax", None, None), ("nll_loss", None, None),
     ]  # fmt: skip
-    (found,) = mistakes(data_terms(fact), LossCalls(frozenset(), frozenset()), 8, 0.05, 0)
+    (found,) = mistakes(data_terms(fact), (), 8, 0.05, 0)
     assert (found.symptom, found.value, found.limit) == ("normalized_over_batch", 8.0, 4.0)
 
 

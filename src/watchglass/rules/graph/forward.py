@@ -6,6 +6,7 @@ import math
 from typing import NamedTuple
 
 from watchglass.records import Mode, facts
+from watchglass.rules.graph.terms import once_for_each
 from watchglass.tables import StepView
 
 #: Operations that multiply by weights, and nothing else.
@@ -198,24 +199,25 @@ class ForwardGraph:
         return False
 
 
+_NONE = ForwardGraph(facts.ForwardLayers())
+_graph_of = once_for_each(ForwardGraph)
+
+
 def latest(view: StepView) -> ForwardGraph:
     """The last graph so far."""
-    return ForwardGraph(view.latest_fact(facts.ForwardLayers) or facts.ForwardLayers())
+    fact = view.latest_fact(facts.ForwardLayers)
+    return _NONE if fact is None else _graph_of(fact)
 
 
 def at(view: StepView) -> ForwardGraph:
     """The graph, at a TRAIN step at which it, or the kinds of modules, become known; at others an empty one."""
     new = view.mode is Mode.TRAIN and bool(view.facts(facts.ForwardLayers) or view.facts(facts.ModelDescription))
-    return (
-        latest(view)
-        if new and view.latest_fact(facts.ModelDescription) is not None
-        else ForwardGraph(facts.ForwardLayers())
-    )
+    return latest(view) if new and view.latest_fact(facts.ModelDescription) is not None else _NONE
 
 
 def at_end(view: StepView) -> ForwardGraph:
     """The graph, at the end of a run in which the kinds of modules never became known; else an empty one."""
-    return latest(view) if view.latest_fact(facts.ModelDescription) is None else ForwardGraph(facts.ForwardLayers())
+    return latest(view) if view.latest_fact(facts.ModelDescription) is None else _NONE
 
 
 def hidden(view: StepView) -> str:

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable, Sequence
 
 from watchglass.records import Severity, loss_kind
-from watchglass.rules.graph.mistake import LossCalls, Mistake
-from watchglass.rules.graph.normalization import normalized, on_wrong_axis, words
+from watchglass.rules.graph.mistake import Mistake
+from watchglass.rules.graph.normalization import Calls, normalized, on_wrong_axis, words
 from watchglass.rules.graph.terms import LossTerm, Made
 
 #: Operations that take differences of predictions and targets element by element.
@@ -25,7 +25,7 @@ _LINEAR = ("mean", "sum", "neg", "mul", "div", "add", "sub")
 _RAW = (*_LIMITING, "mean", "average_pool", "max_pool", "dropout", "batch_norm", "layer_norm", "mul", "div")
 
 
-def mistakes(terms: Sequence[LossTerm], calls: LossCalls, batch: int, floor: float, model: int) -> Iterable[Mistake]:
+def mistakes(terms: Sequence[LossTerm], calls: Calls, batch: int, floor: float, model: int) -> Iterable[Mistake]:
     """Mistakes in the terms of one loss.
 
     Args:
@@ -84,7 +84,7 @@ def _lengths_over_batch(at: Made, batch: int) -> Iterable[Mistake]:
             f"a norm before the loss is taken over the {batch} samples of the batch and not over the {shape[1]} units "
             f"of a sample: its length depends on the other samples"
         )
-        yield Mistake(Severity.WARNING, "normalized_over_batch", message, float(batch), float(shape[1]))
+        yield Mistake("normalized_over_batch", message, float(batch), float(shape[1]))
 
 
 def _of_one_unit(at: Made) -> Iterable[Mistake]:
@@ -93,21 +93,21 @@ def _of_one_unit(at: Made) -> Iterable[Mistake]:
     single = output is not None and output.output_of is not None and output.units == 1
     if single and at.data.size == 1 and math.prod(at.shape) > 1:
         message = f"{words(at.name)} over a single unit is always the same, and nothing gets a gradient"
-        yield Mistake(Severity.ERROR, "single_unit_normalized", message, 1.0, 2.0)
+        yield Mistake("single_unit_normalized", message, 1.0, 2.0, severity=Severity.ERROR)
 
 
-def _twice(at: Made, calls: LossCalls) -> Iterable[Mistake]:
+def _twice(at: Made, calls: Calls) -> Iterable[Mistake]:
     name, first = at.name, at.first
     if first is None or first.name != ("sigmoid" if name == "sigmoid" else "softmax"):
         return
     # Another rule reports these functions.
-    if name == "log_softmax" and "cross_entropy" in calls.functions:
+    if name == "log_softmax" and any(call.function == "cross_entropy" for call in calls):
         return
     if name != "sigmoid" and at.data.size != first.data.size:
         return
     symptom = "sigmoid_before_loss" if name == "sigmoid" else "softmax_before_loss"
     what = f"{words(name)} takes the result of {words(first.name)} on its way to the loss"
-    yield Mistake(Severity.WARNING, symptom, what, evidence={"operation": first.name})
+    yield Mistake(symptom, what, evidence={"operation": first.name})
 
 
 def _clamped(at: Made, floor: float) -> Iterable[Mistake]:
@@ -124,7 +124,7 @@ def _clamped(at: Made, floor: float) -> Iterable[Mistake]:
     least = math.log1p((classes - 1) * math.exp(-(high - low) if classes > 2 else -max(high, -low)))
     if least > floor and classes > 1:
         message = f"logits are clamped to {low:g} to {high:g}: no sample can get a loss below {least:.2g}"
-        yield Mistake(Severity.WARNING, "targets_beyond_output", message, least, floor)
+        yield Mistake("targets_beyond_output", message, least, floor)
 
 
 def _clamped_to_probabilities(at: Made) -> Iterable[Mistake]:
@@ -139,8 +139,7 @@ def _clamped_to_probabilities(at: Made) -> Iterable[Mistake]:
     if any(other.name == "log" for other in at.after):
         name = _first_layer([layer])
         message = f"what {name} gives is clamped to {low:g} to {high:g} before a logarithm: these are raw outputs"
-        evidence = {"function": "a logarithm", "operation": "weighted sum"}
-        yield Mistake(Severity.WARNING, "not_probabilities", message, evidence=evidence)
+        yield _of_raw("a logarithm", message)
 
 
 def _broadcast(at: Made) -> Iterable[Mistake]:
@@ -160,7 +159,7 @@ def _broadcast(at: Made) -> Iterable[Mistake]:
         f"each prediction is compared with every target"
     )
     evidence = {"function": "the difference", "prediction_shape": str(tuple(given)), "target_shape": target}
-    yield Mistake(Severity.ERROR, "loss_shapes_broadcast", message, float(rows * rows), float(rows), evidence)
+    yield Mistake("loss_shapes_broadcast", message, float(rows * rows), float(rows), evidence, severity=Severity.ERROR)
 
 
 def _averaged(at: Made, batch: int) -> Iterable[Mistake]:
@@ -175,7 +174,7 @@ def _averaged(at: Made, batch: int) -> Iterable[Mistake]:
                 f"outputs are {how} over the {batch} samples of the batch, and only then compared with targets of "
                 f"shape {tuple(shape)}: the loss does not depend on which sample has which output"
             )
-            yield Mistake(Severity.ERROR, "averaged_over_samples", message, float(batch))
+            yield Mistake("averaged_over_samples", message, float(batch), severity=Severity.ERROR)
 
 
 def _raw_predictions(at: Made) -> Iterable[Mistake]:
@@ -186,8 +185,7 @@ def _raw_predictions(at: Made) -> Iterable[Mistake]:
         return
     takes = loss_kind(at.name).takes
     message = f"{at.name} takes what {_first_layer(layers)} gives for {takes}: these are raw outputs"
-    evidence = {"function": at.name, "operation": "weighted sum"}
-    yield Mistake(Severity.WARNING, "not_probabilities", message, evidence=evidence)
+    yield _of_raw(at.name, message)
 
 
 def _raw_overlap(at: Made) -> Iterable[Mistake]:
@@ -206,8 +204,7 @@ def _raw_overlap(at: Made) -> Iterable[Mistake]:
     if plain and weighed and layers[0] and layers[0] == layers[1]:
         layer = _first_layer(layers[0])
         message = f"the loss divides sums of what {layer} gives, as those of probabilities: these are raw outputs"
-        evidence = {"function": "the overlap", "operation": "weighted sum"}
-        yield Mistake(Severity.WARNING, "not_probabilities", message, evidence=evidence)
+        yield _of_raw("the overlap", message)
 
 
 def _raw_layers(terms: Sequence[LossTerm], model: int) -> Iterable[Mistake]:
@@ -221,18 +218,21 @@ def _raw_layers(terms: Sequence[LossTerm], model: int) -> Iterable[Mistake]:
             known = _uses(output) if at.operation.weighted_sum and term.whole else {"unknown"}
             uses.setdefault(at.layer, set()).update(known)
     for layer, found in uses.items():
-        evidence = {"function": "the loss", "operation": "weighted sum"}
         if "log" in found and found <= {"log", "pow"}:
             message = f"the loss takes the logarithm of what {layer} gives: these are raw outputs, not probabilities"
-            evidence["function"] = "a logarithm"
-            yield Mistake(Severity.WARNING, "not_probabilities", message, evidence=evidence)
+            yield _of_raw("a logarithm", message)
         # What another model gives may be a score, which this one drives up.
         elif found in ({"picked up"}, {"picked down"}) and _model_of(layer) == model:
             message = (
                 f"the loss is a mean of what {layer} gives for the classes of the targets: raw outputs have no bound, "
                 f"so it changes without limit, independent of the other classes"
             )
-            yield Mistake(Severity.WARNING, "not_probabilities", message, evidence=evidence)
+            yield _of_raw("the loss", message)
+
+
+def _of_raw(function: str, message: str) -> Mistake:
+    """Raw outputs that a function takes for probabilities."""
+    return Mistake("not_probabilities", message, evidence={"function": function, "operation": "weighted sum"})
 
 
 def _uses(at: Made) -> set[str]:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from watchglass.records import Severity
-from watchglass.rules.graph.mistake import LossCalls, Mistake
+from watchglass.records import Severity, facts
+from watchglass.rules.graph.mistake import Mistake
 from watchglass.rules.graph.terms import Made
+
+#: Calls of loss functions at a step.
+Calls = Sequence[facts.ComputedLoss]
 
 
 class Normalized(NamedTuple):
@@ -54,7 +58,7 @@ def normalized(at: Made) -> Normalized | None:
     return Normalized(at, first, axes[0], first.shape[axes[0]], axes[0], False)
 
 
-def on_wrong_axis(found: Normalized, calls: LossCalls, batch: int) -> Mistake | None:
+def on_wrong_axis(found: Normalized, calls: Calls, batch: int) -> Mistake | None:
     """A mistake where it is not the axis of the classes."""
     if found.axis is None or _weighs(found.at):
         return None
@@ -88,13 +92,14 @@ def _over_batch(found: Normalized, batch: int) -> Mistake | None:
     return _wrong_axis(severity, _what(at), f"over the {size} samples of the batch", size, classes)
 
 
-def _of_other_classes(found: Normalized, calls: LossCalls) -> Mistake | None:
+def _of_other_classes(found: Normalized, calls: Calls) -> Mistake | None:
     """Log-probabilities along another axis than the one from which nll_loss picks its classes."""
-    shape, classes = found.at.shape, next(iter(calls.classes), 0)
+    shape, of_calls = found.at.shape, _classes(calls)
+    classes = next(iter(of_calls), 0)
     takes = [other for other in found.at.takers if other.name == "nll_loss"]
     # Nothing is left out or repeated between the two.
     whole = any(other.data.elements == math.prod(shape) for other in takes)
-    if not whole or len(calls.classes) != 1 or found.size == classes or classes not in shape:
+    if not whole or len(of_calls) != 1 or found.size == classes or classes not in shape:
         return None
     along = f"over the {found.size} values of axis {found.axis} of {tuple(shape)}"
     return _wrong_axis(Severity.ERROR, _what(found.at), along, found.size, classes)
@@ -114,10 +119,10 @@ def _between_positions(found: Normalized) -> Mistake | None:
         f"a reshape to {tuple(found.at.shape)} before {_what(found.at)} takes values of several positions "
         f"for the {classes} classes of one: it does not swap axes, as transpose and permute do"
     )
-    return Mistake(Severity.WARNING, "normalized_over_batch", message, float(found.size), float(classes))
+    return Mistake("normalized_over_batch", message, float(found.size), float(classes))
 
 
-def _over_positions(found: Normalized, calls: LossCalls) -> Mistake | None:
+def _over_positions(found: Normalized, calls: Calls) -> Mistake | None:
     """A softmax over positions of a sequence or an image, from whose results the classes of the layer are picked."""
     shape, used = found.at.shape, found.at.after
     layer = None if found.of is None else found.of.output_of
@@ -134,7 +139,7 @@ def _over_positions(found: Normalized, calls: LossCalls) -> Mistake | None:
     if not looked_up and not any(_picks(other) for other in used):
         return None
     # Positions may be what is picked: the beginning and the end of a span.
-    labels = found.size in calls.classes or any(
+    labels = found.size in _classes(calls) or any(
         other.name == "sum" and other.data.axes == (found.axis,) for other in used
     )
     if labels and found.size != classes:
@@ -144,12 +149,17 @@ def _over_positions(found: Normalized, calls: LossCalls) -> Mistake | None:
     )
 
 
+def _classes(calls: Calls) -> set[int]:
+    """Numbers of classes that losses by class were given."""
+    return {call.classes for call in calls if call.kind.of_classes and len(call.predictions) > 1}
+
+
 def _wrong_axis(severity: Severity, what: str, along: str, size: int, classes: int, one: str = "sample") -> Mistake:
     message = (
         f"{what} before the loss normalises {along} and not over the {classes} classes: the probabilities of one "
         f"{one} do not add up to one"
     )
-    return Mistake(severity, "normalized_over_batch", message, float(size), float(classes))
+    return Mistake("normalized_over_batch", message, float(size), float(classes), severity=severity)
 
 
 def _joins(at: Made) -> bool:

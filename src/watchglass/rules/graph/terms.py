@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Any, TypeVar
@@ -13,6 +14,7 @@ from watchglass.tables import StepView
 #: How many times as many elements as at first make a sum of them a loss without a level (house).
 _VARIES = 1.25
 
+Kind = TypeVar("Kind")
 Value = TypeVar("Value")
 
 
@@ -137,12 +139,23 @@ class LossTerm:
         return (self.data[-1].elements or 0) if self.data and self.data[-1].operation == "sum" else 0
 
 
+def once_for_each(make: Callable[[Kind], Value]) -> Callable[[Kind], Value]:
+    """``make``, which is called once for each fact, however many rules ask."""
+    known: dict[int, tuple[weakref.ref[Kind], Value]] = {}
+
+    def find(fact: Kind) -> Value:
+        at = id(fact)
+        if at not in known:
+            known[at] = weakref.ref(fact, lambda dead: known.pop(at, None)), make(fact)
+        return known[at][1]
+
+    return find
+
+
+@once_for_each
 def terms_of(fact: facts.TermsOfLoss) -> list[LossTerm]:
     """The terms of a fact, the same for all rules."""
-    if "_terms" not in vars(fact):
-        vars(fact)["_terms"] = [LossTerm(term) for term in fact.terms]
-    terms: list[LossTerm] = vars(fact)["_terms"]
-    return terms
+    return [LossTerm(term) for term in fact.terms]
 
 
 def data_terms(fact: facts.TermsOfLoss) -> list[LossTerm]:

@@ -9,7 +9,7 @@ import numpy as np
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, Role, Severity, facts
 from watchglass.rules import signals
-from watchglass.rules.graph.mistake import LossCalls, Mistake
+from watchglass.rules.graph.mistake import Mistake
 from watchglass.rules.graph.mistakes import mistakes
 from watchglass.rules.graph.terms import LossTerm, data_terms
 from watchglass.rules.modern.call_rounds import rounds_of
@@ -91,7 +91,7 @@ class LossGraph(Rule):
             return
         self.steps = view.model_step
         self._count(view)
-        calls = LossCalls.of(view.facts(facts.ComputedLoss))
+        calls = view.facts(facts.ComputedLoss)
         by_backward = [data_terms(fact) for fact in view.facts(facts.TermsOfLoss)]
         if len(by_backward) >= _MICRO:
             self.added = _added(by_backward)
@@ -112,7 +112,7 @@ class LossGraph(Rule):
             return
         grows = "their number" if self.added else "the size of the batch"
         message = f"{self._what()}: {'the sum' if self.added else 'its gradient'} grows with {grows}"
-        yield self._finding(view, Mistake(Severity.INFO, "", message))
+        yield self._finding(view, Mistake("", message, severity=Severity.INFO))
 
     def _of_sum(self, view: StepView) -> Iterable[Finding]:
         loss = signals.loss(view)
@@ -150,7 +150,7 @@ class LossGraph(Rule):
         as_mean = f"; for a mean, a learning rate of {rate:.3g} acts as {rate * factor:.3g}" if rate and factor else ""
         symptom = "micro_batches_added" if self.added else "loss_is_a_sum"
         message = f"{self._what()} and {shows}{as_mean}"
-        return self._finding(view, Mistake(Severity.WARNING, symptom, message, value, limit))
+        return self._finding(view, Mistake(symptom, message, value, limit))
 
     def _count(self, view: StepView) -> None:
         for fact in view.facts(facts.Calls):

@@ -91,7 +91,8 @@ class OutputActivationMismatch(Rule):
                 if call.normalized_over != 1:
                     what = f"{function} has a single class: it is always 0"
                 message = f"{what}, and nothing gets a gradient"
-                yield self._finding(view, call, Mistake(Severity.ERROR, "single_unit_normalized", message, 1.0, 2.0))
+                mistake = Mistake("single_unit_normalized", message, 1.0, 2.0, severity=Severity.ERROR)
+                yield self._finding(view, call, mistake)
 
     def _by_values(self, view: StepView, call: facts.ComputedLoss, function: str) -> Iterable[Finding]:
         targets = next((each for each in view.facts(facts.TargetSketch) if each.function == function), None)
@@ -124,11 +125,11 @@ class OutputActivationMismatch(Rule):
                 f"model, a {_name(call.operation)}, gives {_words(low, high)}"
             )
             at = (least, low) if below else (most, high)
-            return Mistake(Severity.WARNING, "targets_beyond_output", message, *at, {"targets": [least, most]})
+            return Mistake("targets_beyond_output", message, *at, {"targets": [least, most]})
         one_hot = call.operation == "softmax" and (least, most) == (0.0, 1.0) and _one_in(mean, call.normalized_over)
         if one_hot and call.function == "mse_loss":
             message = "a softmax is compared with one-hot targets by mse_loss: its gradient vanishes at wrong answers"
-            return Mistake(Severity.INFO, "", message)
+            return Mistake("", message, severity=Severity.INFO)
         return None
 
     def _finding(self, view: StepView, call: facts.ComputedLoss, found: Mistake, since: int | None = None) -> Finding:
@@ -154,29 +155,29 @@ def _by_operation(call: facts.ComputedLoss) -> Mistake | None:
     if call.single:
         return None  # a separate fault, which another check reports
     if call.normalizes and made_by == "softmax":
-        return Mistake(Severity.WARNING, "softmax_before_loss", f"{what}, which applies another softmax to them")
+        return Mistake("softmax_before_loss", f"{what}, which applies another softmax to them")
     if call.normalizes and made_by == "log_softmax":
-        return Mistake(Severity.INFO, "", f"{what}: harmless, as {function} applies one itself")
+        return Mistake("", f"{what}: harmless, as {function} applies one itself", severity=Severity.INFO)
     if of_logits and share:
-        return Mistake(Severity.WARNING, "sigmoid_before_loss", f"{what}, which applies a sigmoid to them")
+        return Mistake("sigmoid_before_loss", f"{what}, which applies a sigmoid to them")
     # Another rule reports those on sequences.
     logarithms = takes == "log-probabilities" and call.kind.targets != "lists"
     if logarithms and (made_by == "weighted_sum" or share):
-        return Mistake(Severity.WARNING, "not_probabilities", f"{what}, which expects log-probabilities")
+        return Mistake("not_probabilities", f"{what}, which expects log-probabilities")
     if takes == "probabilities" and made_by == "weighted_sum":
-        return Mistake(Severity.WARNING, "not_probabilities", f"{what}, which expects probabilities")
+        return Mistake("not_probabilities", f"{what}, which expects probabilities")
     low, high = _range(made_by)
     classes = 2 if of_logits else call.classes
     if (of_logits or call.normalizes) and math.isfinite(high) and classes > 1:
         span = high if of_logits else high - low
         floor = math.log1p((classes - 1) * math.exp(-span))
         message = f"{what}: between {low:g} and {high:g} they cannot bring the loss of a sample below {floor:.2g}"
-        return Mistake(Severity.WARNING, "targets_beyond_output", message, floor, 0.0)
+        return Mistake("targets_beyond_output", message, floor, 0.0)
     if of_logits and low == 0:
         message = f"{what}: they are never negative, so no probability is below 0.5"
-        return Mistake(Severity.WARNING, "targets_beyond_output", message, 0.5, 0.0)
+        return Mistake("targets_beyond_output", message, 0.5, 0.0)
     if call.normalizes and made_by == "relu":
-        return Mistake(Severity.INFO, "", f"{what}: where it gives 0 for a class, that class gets no gradient")
+        return Mistake("", f"{what}: where it gives 0 for a class, that class gets no gradient", severity=Severity.INFO)
     return None
 
 
@@ -184,11 +185,11 @@ def _of_predictions(call: facts.ComputedLoss, least: float, most: float, mean: f
     """What the values of predictions say where their last operation is hidden, as by compiled code."""
     if call.kind.of_classes and not call.normalizes and call.operation != "log_softmax" and most > 0.01:
         message = f"{call.function} expects log-probabilities but gets values up to {most:.3g}; these are at most 0"
-        return Mistake(Severity.WARNING, "not_probabilities", message, most, 0.0)
+        return Mistake("not_probabilities", message, most, 0.0)
     hidden = call.normalizes and call.operation not in ("softmax", "log_softmax")
     if hidden and least >= 0 and most <= 1 and call.classes > 1 and _one_in(mean, call.classes):
         message = f"the predictions of {call.function} add up to one: it applies another softmax to those of the model"
-        return Mistake(Severity.WARNING, "softmax_before_loss", message)
+        return Mistake("softmax_before_loss", message)
     return None
 
 

@@ -21,7 +21,7 @@ from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
 from watchglass.records import Severity
 from watchglass.rules import capture_for, find_rule
-from watchglass.rules.graph.mistakes import LossCalls, mistakes
+from watchglass.rules.graph.mistakes import mistakes
 from watchglass.rules.graph.terms import LossTerm
 from watchglass.testing import Step
 from watchglass.testing.rule_suite import RuleSuite
@@ -300,7 +300,7 @@ def test_an_overlap_of_pixels_needs_probabilities_of_classes(axis: int, found: l
     both, either = (shares * target).sum((2, 3)), shares.sum((2, 3)) + target.sum((2, 3))
     graph = Graph((1 - (2 * both / (either + 1)).mean()).grad_fn)
     terms = [LossTerm(term) for term in described(graph, lambda parameter: "").terms]
-    assert [each.symptom for each in mistakes(terms, LossCalls.of(()), 4, 0.05, 0)] == found
+    assert [each.symptom for each in mistakes(terms, (), 4, 0.05, 0)] == found
 
 
 @pytest.mark.parametrize(
@@ -314,4 +314,4 @@ def test_an_overlap_of_pixels_needs_probabilities_of_classes(axis: int, found: l
 def test_classes_of_pixels_are_channels(arranged: Callable[[Tensor], Tensor], found: list[str]) -> None:
     out = nn.Conv2d(1, 3, 1)(torch.randn(4, 1, 6, 6))
     terms = terms_of(F.cross_entropy(arranged(out), torch.arange(144) % 3))
-    assert [each.symptom for each in mistakes(terms, LossCalls.of([]), 4, 0.05, 0)] == found
+    assert [each.symptom for each in mistakes(terms, (), 4, 0.05, 0)] == found

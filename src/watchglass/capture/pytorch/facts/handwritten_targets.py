@@ -9,15 +9,14 @@ packed (a checkpoint, an offload) is not touched.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
+from watchglass.capture.operation_graph import CONSTANT, Operand
 from watchglass.capture.pytorch.graph import nodes
+from watchglass.capture.pytorch.graph.autograd_graph import Graph
 from watchglass.capture.pytorch.graph.loss_operations import ORDERLY
-
-#: Nodes that are examined from the start of a backward on.
-_MOST_NODES = 48
 
 
 class Difference(NamedTuple):
@@ -40,87 +39,77 @@ class Labels(NamedTuple):
     labels: Tensor
 
 
-def found_behind(start: Any) -> Difference | Labels | None:
+def found_in(graph: Graph) -> Difference | Labels | None:
     """The parts from which a loss is computed; None for other forms.
 
     Args:
-        start: Autograd's node that made the loss.
+        graph: Its graph, at least from outputs of the model on.
     """
-    walk = nodes.Walk(start, 0, None, _MOST_NODES)
-    for node, _, _ in walk:
-        found = _difference(node) or _labels(node)
-        if found is not None:
-            return found
-        walk.into(node, None)
-    return None
+    found = (_difference(graph, at) or _labels(graph, at) for at in range(len(graph) - 1, -1, -1))
+    return next((each for each in found if each is not None), None) if graph.complete else None
 
 
-def _difference(node: Any) -> Difference | None:
-    if nodes.operation_of(node).name not in ("pow", "abs", "mul"):
+def _difference(graph: Graph, at: int) -> Difference | None:
+    if graph.operations[at].name not in ("pow", "abs", "mul"):
         return None
-    made, _ = _before(node)
-    name = "" if made is None else nodes.operation_of(made).word
-    if name not in ("sub", "rsub") or getattr(made, "_saved_alpha", 1) != 1:
+    made = _before(graph, at).at
+    if made == CONSTANT or graph.word(made) not in ("sub", "rsub") or graph.setting(made, "alpha") not in (None, 1):
         return None
-    shape = nodes.shape_of(made)
-    for place in range(len(nodes.operands(made))):
-        output = _output_before(made, place)
+    shape = graph.shape(made)
+    for place in range(len(graph.below[made])):
+        output = _output_before(graph, made, place)
         if output is None:
             continue
-        values = nodes.saved_tensor(node, "self")
+        values = nodes.saved_tensor(graph.nodes[at], "self")
         # A broadcast would repeat the target, or the output.
         if values is None or values.shape != shape or values.numel() != math.prod(output):
             return None
-        first = place == 0 and name != "rsub"
+        first = place == 0 and graph.word(made) != "rsub"
         return Difference(values.detach(), 1 if first else -1, output)
     return None
 
 
-def _labels(node: Any) -> Labels | None:
-    name = nodes.operation_of(node).name
-    if name == "index":
-        indices, log_shares = nodes.saved_tensors(node, "indices"), _log_shares(node)
-        fits = (
-            log_shares is not None and len(indices) == 2 and all(each.shape == log_shares.shape[:1] for each in indices)
-        )
-        return Labels(log_shares, indices[1]) if fits and log_shares is not None else None
-    if name == "gather":
-        index, log_shares = nodes.saved_tensor(node, "index"), _log_shares(node)
-        if index is None or log_shares is None or nodes.axis_of(getattr(node, "_saved_dim", 0), 2) != 1:
+def _labels(graph: Graph, at: int) -> Labels | None:
+    name, node = graph.operations[at].name, graph.nodes[at]
+    if name not in ("index", "gather", "mul"):
+        return None
+    log_shares = _log_shares(graph, at)
+    if name == "index" and log_shares is not None:
+        indices = nodes.saved_tensors(node, "indices")
+        fits = len(indices) == 2 and all(each.shape == log_shares.shape[:1] for each in indices)
+        return Labels(log_shares, indices[1]) if fits else None
+    if name == "gather" and log_shares is not None:
+        index = nodes.saved_tensor(node, "index")
+        if index is None or graph.setting(at, "axes") != (1,) or index.shape != (len(log_shares), 1):
             return None
-        return Labels(log_shares, index[:, 0]) if index.shape == (len(log_shares), 1) else None
-    if name == "mul":
-        for place, side in ((0, "other"), (1, "self")):
-            log_shares = _log_shares(node, place)
-            shares = None if log_shares is None else nodes.saved_tensor(node, side)
-            if log_shares is not None and shares is not None and shares.shape == log_shares.shape:
-                return Labels(log_shares, shares.detach())
+        return Labels(log_shares, index[:, 0])
+    for place, side in ((0, "other"), (1, "self")) if name == "mul" else ():
+        log_shares = _log_shares(graph, at, place)
+        shares = None if log_shares is None else nodes.saved_tensor(node, side)
+        if log_shares is not None and shares is not None and shares.shape == log_shares.shape:
+            return Labels(log_shares, shares.detach())
     return None
 
 
-def _log_shares(node: Any, place: int = 0) -> Tensor | None:
-    """The operand of a node, if it is a log-softmax over the last axis of an output of the model, of two axes."""
-    made, _ = _before(node, place)
-    if made is None or nodes.operation_of(made).name != "log_softmax" or _output_before(made, 0) is None:
+def _log_shares(graph: Graph, at: int, place: int = 0) -> Tensor | None:
+    """The operand of an operation, if it is a log-softmax over the last axis of an output of the model, of two axes."""
+    made = _before(graph, at, place).at
+    if made == CONSTANT or graph.word(made) != "log_softmax" or _output_before(graph, made, 0) is None:
         return None
-    values = nodes.saved_tensor(made, "result")
-    if values is None or values.dim() != 2:
-        return None
-    return values.detach() if nodes.axis_of(made._saved_dim, 2) == 1 else None
+    values = nodes.saved_tensor(graph.nodes[made], "result")
+    return values.detach() if values is not None and values.dim() == 2 and graph.setting(made, "axes") == (1,) else None
 
 
-def _output_before(node: Any, place: int) -> tuple[int, ...] | None:
+def _output_before(graph: Graph, at: int, place: int) -> tuple[int, ...] | None:
     """Shape of the output of the model that is an operand, in any arrangement or type; None for other operands."""
-    made, number = _before(node, place)
-    return None if made is None or nodes.output_path(made, number) is None else nodes.shape_of(made, number)
+    made = _before(graph, at, place)
+    return None if made.at == CONSTANT or graph.output(*made) is None else graph.shape(*made)
 
 
-def _before(node: Any, place: int = 0) -> tuple[Any, int]:
-    """What made the operand of a node, past operations that only change arrangement or type; or the model's output."""
-    below = nodes.operands(node)
-    found: tuple[Any, int] = (None, 0)
-    if place < len(below):
-        for found in nodes.chain(*below[place], ORDERLY, _MOST_NODES):
-            if nodes.output_path(*found) is not None:
-                break
-    return found
+def _before(graph: Graph, at: int, place: int = 0) -> Operand:
+    """What made an operand, past operations that only change arrangement or type; or the model's output."""
+    below = graph.below[at]
+    made = below[place] if place < len(below) else Operand(CONSTANT, 0)
+    while made.at != CONSTANT and graph.operations[made.at].name in ORDERLY and graph.output(*made) is None:
+        made = graph.below[made.at][0]
+    return made

@@ -16,7 +16,7 @@ from watchglass.capture.judged_sketches import Cut, LossRows, SampleInputs
 from watchglass.capture.neighbours import LEAST_ROWS, MOST_COLUMNS
 from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
 from watchglass.capture.pytorch.events import BackwardCall, ForwardCall, LossCall
-from watchglass.capture.pytorch.facts.handwritten_targets import Difference, Labels, found_behind
+from watchglass.capture.pytorch.facts.handwritten_targets import Difference, Labels, found_in
 from watchglass.capture.pytorch.facts.input_samples import elements
 from watchglass.capture.pytorch.losses import functions as losses
 from watchglass.capture.pytorch.modules.models import Models
@@ -79,7 +79,7 @@ class JudgedRows:
         output, self._output = self._output, None
         if output is None or self._losses or self._forward != (id(call.forward), call.forward.start_ns):
             return
-        found = found_behind(call.start.node)
+        found = found_in(call.start.of_outputs)
         judged = None if found is None else _of_handwritten(found, output)
         if judged is not None:
             self._losses.append(judged.function)

@@ -16,6 +16,8 @@ from watchglass.records import PARAMETER, Operation
 _LAYERS = ("matrix", "looks_up", "recurs", "normalizes", "unknown")
 #: Nodes of products that something is added to: it is the first operand, before the two factors.
 _ADDING = ("Addmm", "Baddbmm", "Addbmm", "Addmv")
+#: Operations on outputs of modules that are read at most.
+_MOST_OF_OUTPUTS = 256
 
 
 class Graph(OperationGraph):
@@ -70,10 +72,11 @@ class BackwardStart:
         """The graph that ends at the node."""
         return Graph(self.node)
 
-    def down_to_outputs(self, most: int) -> Graph:
-        """The graph, at least from the outputs of modules on, or incomplete with more than so many operations there."""
+    @cached_property
+    def of_outputs(self) -> Graph:
+        """The graph, at least from outputs of modules on; incomplete where it has many operations there."""
         known: Graph | None = vars(self).get("graph")
-        return known if known is not None and known.complete else _OfOutputs(self.node, most)
+        return known if known is not None and known.complete else _OfOutputs(self.node, _MOST_OF_OUTPUTS)
 
 
 class _OfOutputs(Graph):

@@ -24,7 +24,7 @@ from watchglass.capture.pytorch.graph.loss_operations import ARRANGING, BY_WORD,
 from watchglass.capture.pytorch.saving.reduce import version_of
 
 #: Operations of an expression that are followed at most.
-MOST_OPERATIONS = 64
+_MOST_OPERATIONS = 64
 #: Tensors of an expression between two calls of a model that are followed at most.
 _MOST_FOLLOWED = 256
 #: Relative difference of scales that are the same.
@@ -103,7 +103,7 @@ class _Reading:
     """One reading of the operations of a loss."""
 
     def __init__(self, graph: Graph, number: Callable[..., int]) -> None:
-        self._graph, self._number, self._left = graph, number, MOST_OPERATIONS
+        self._graph, self._number, self._left = graph, number, _MOST_OPERATIONS
         self.modules: set[nn.Module] = set()
         #: By index the operations on outputs, the last one first.
         self.followed: dict[int, Traced] = {}

@@ -129,34 +129,24 @@ class Walk(Generic[State]):
         state: Its state.
         most: Results that are visited at most.
         by_state: Whether a result is visited again in another state.
-        deep: Whether operands come before others that are as near, in their order.
     """
 
-    def __init__(
-        self, node: Any, number: int, state: State, most: int, *, by_state: bool = False, deep: bool = False
-    ) -> None:
+    def __init__(self, node: Any, number: int, state: State, most: int, *, by_state: bool = False) -> None:
         self._waiting = deque([(node, number, state)] if node is not None else ())
-        self._most = most
-        self._by_state, self._deep = by_state, deep
+        self._most, self._by_state = most, by_state
 
     def __iter__(self) -> Iterator[tuple[Any, int, State]]:
         seen: set[Any] = set()
         while self._waiting and len(seen) < self._most:
-            found = self._waiting.pop() if self._deep else self._waiting.popleft()
+            found = self._waiting.popleft()
             key = found if self._by_state else found[:2]
             if key not in seen:
                 seen.add(key)
                 yield found
 
-    @property
-    def over(self) -> bool:
-        """Whether it has visited all."""
-        return not self._waiting
-
     def into(self, node: Any, state: State) -> None:
         """Go on to the operands of a node, with this state."""
-        below = [(child, number, state) for child, number in operands(node) if child is not None]
-        self._waiting.extend(reversed(below) if self._deep else below)
+        self._waiting.extend((child, number, state) for child, number in operands(node) if child is not None)
 
 
 def chain(node: Any, number: int, past: Collection[str], most: int) -> Iterator[tuple[Any, int]]:

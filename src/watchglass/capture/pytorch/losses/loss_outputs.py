@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from watchglass.capture.pytorch.graph.autograd_graph import BackwardStart
-from watchglass.capture.pytorch.graph.loss_expressions import MOST_OPERATIONS, Expression, Expressions
+from watchglass.capture.pytorch.graph.loss_expressions import Expression, Expressions
 from watchglass.capture.pytorch.graph.nodes import Output, Walk, mark, marks_of, operation_of
 from watchglass.capture.pytorch.losses import functions as losses
 from watchglass.capture.pytorch.losses.objective import Objective
@@ -108,7 +108,7 @@ class LossOutputs:
         return self._expressed(start, loss.output_nr) if all_marked and not marks else None
 
     def _expressed(self, start: BackwardStart, number: int) -> Expression | None:
-        graph = start.down_to_outputs(MOST_OPERATIONS)
+        graph = start.of_outputs
         read = self.expressions.read(graph, number) if len(graph) and graph.complete else None
         if read is None:
             return None

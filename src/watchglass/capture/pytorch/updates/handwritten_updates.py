@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from watchglass.capture.pytorch.graph.nodes import Walk, operation_of
+from watchglass.capture.pytorch.graph.autograd_graph import Graph
 from watchglass.capture.pytorch.step.update_point import ScriptOptimizer, UpdatePoint
 from watchglass.capture.pytorch.training_state import TrainingState
 from watchglass.capture.pytorch.updates.bypassed_optimizer import BypassedOptimizer
 from watchglass.capture.pytorch.updates.noted_parameters import FollowedParameters, NotedParameter
 from watchglass.capture.pytorch.updates.update_counters import optimizer_of
 from watchglass.record import CapturedRecords
-from watchglass.records import PARAMETER, facts
+from watchglass.records import facts
 
 #: Nodes of autograd that are looked through for tensors of no module; and after how many backwards without any of these
 #: no more are expected.
@@ -272,7 +272,8 @@ class HandwrittenUpdates:
         """Tensors of no module that a backward from these tensors gives gradients to."""
         models = self._current.models
         tensors = [root for root in roots if isinstance(root, Tensor) and root.requires_grad]
-        found = [leaf for root in tensors for leaf in _leaves(root) if not models.in_a_tree(leaf)]
+        leaves = (leaf for root in tensors for leaf in reversed(Graph(root.grad_fn, _MOST_NODES).parameters.values()))
+        found = [leaf for leaf in leaves if not models.in_a_tree(leaf)]
         if found:
             models.refresh()
             self._find(found)  # modules may be called by their forward, past every hook
@@ -311,14 +312,3 @@ class HandwrittenUpdates:
         if steps and self._backwards >= _MANY_TIMES * max(steps, self._most):
             reason = "no optimizer stepped after any of them"
             self._current.port.add_fact(facts.UnsteppedBackwards(self._backwards, reason, steps=steps), "backward")
-
-
-def _leaves(root: Tensor) -> list[Tensor]:
-    """Tensors that a backward from ``root`` accumulates gradients in, in the order of the graph."""
-    found = []
-    walk = Walk(root.grad_fn, root.output_nr, None, _MOST_NODES, deep=True)
-    for node, _, _ in walk:
-        if operation_of(node) is PARAMETER:
-            found.append(node.variable)
-        walk.into(node, None)
-    return found
