@@ -218,7 +218,7 @@ def test_the_operation_of_a_loss_that_the_script_wrote_is_named(tmp_path: Path, 
     assert (finding.rule, finding.step) == ("ExplodingTensor", at)
     assert case.says in finding.message
     assert finding.symptoms[0] == case.kind
-    assert finding.severity is (Severity.WARNING if found["harmless"] else Severity.ERROR)
+    assert finding.severity is (Severity.WARNING if FAULT_KINDS[found["kind"]].harmless else Severity.ERROR)
 
 
 def test_the_mended_twins_are_silent(tmp_path: Path) -> None:

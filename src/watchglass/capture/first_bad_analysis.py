@@ -92,9 +92,8 @@ class Found(NamedTuple):
     def fact(self, level: str, **more: Any) -> facts.FirstBadPlace:
         """It as a fact."""
         path, module_type = (self.place.path, self.place.module_type) if self.place else ("", "")
-        operation = None if self.operation is None else self.operation.to_json()
         return facts.FirstBadPlace(
-            level, self.where, path, module_type, self.tensor, self.sentence, operation=operation, **more
+            level, self.where, path, module_type, self.tensor, self.sentence, operation=self.operation, **more
         )
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple
+
+from watchglass.records.declared import Declared
 
 
 class FaultKind(NamedTuple):
@@ -55,18 +56,21 @@ FAULT_KINDS: Mapping[str, FaultKind] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class OperationFault:
+class OperationFault(Declared):
     """An operation that was the first to make values that are not finite."""
 
     kind: str  #: One of :data:`FAULT_KINDS`.
     operation: str  #: The operation, ``"sqrt"``.
     backward: bool = False  #: Whether its result is finite and only its gradient is not.
-    low: float = math.nan  #: The smallest value that it was given; NaN where that is not known.
-    high: float = math.nan  #: The largest.
+    low: float | None = None  #: The smallest value that it was given; None where that is not known.
+    high: float | None = None  #: The largest.
     numbers: Mapping[str, Any] = field(default_factory=dict)  #: Further numbers and words of its sentence.
     place: str = ""  #: File and line of the script, ``"train.py, line 31"``, "" where that is not known.
     code: str = ""  #: That line.
+
+    def __post_init__(self) -> None:
+        if self.kind not in FAULT_KINDS:
+            raise ValueError(f"the kind of a fault must be one of {', '.join(FAULT_KINDS)} but got {self.kind!r}")
 
     @property
     def harmless(self) -> bool:
@@ -76,9 +80,8 @@ class OperationFault:
     @property
     def sentence(self) -> str:
         """It in words, without a full stop."""
-        values = ""
-        if not math.isnan(self.low):
-            values = f" (values from {self.low:.3g} to {self.high:.3g})"
+        known = self.low is not None and self.high is not None
+        values = f" (values from {self.low:.3g} to {self.high:.3g})" if known else ""
         said = FAULT_KINDS[self.kind].says.format(operation=self.operation, values=values, **self.numbers)
         at = ""
         if self.place:
@@ -86,11 +89,3 @@ class OperationFault:
         end = "; the gradients are zero, so the weights are unharmed" if self.harmless else ""
         begin = "the loss is finite, but " if self.backward else ""
         return f"{begin}{said}{at}{end}"
-
-    def to_json(self) -> dict[str, Any]:
-        """For a fact."""
-        known = {} if math.isnan(self.low) else {"low": self.low, "high": self.high}
-        return {
-            "kind": self.kind, "operation": self.operation, "backward": self.backward, **known,
-            "harmless": self.harmless, "place": self.place, "code": self.code, **self.numbers,
-        }  # fmt: skip

@@ -16,14 +16,14 @@ class BatchInputs(DeclaredFact):
     NEEDED_BY = "rules"
     COST = "a copy of at most 64 KiB of the inputs at captured steps and at the beginning of some epochs"
 
-    hashes: tuple[str, ...] = ()  # 16 digits each
-    varied: int = 0  # sampled elements that differ from the most frequent one
+    hashes: tuple[str, ...] = ()  #: 16 digits each
+    varied: int = 0  #: sampled elements that differ from the most frequent one
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     sampled: int = 0
     elements: int = 0
-    iterations: Mapping[str, int] | None = None  # by loader
+    iterations: Mapping[str, int] | None = None  #: by loader
     same_tensor: bool | None = None
-    part: float | None = None  # 0..1 of the rows of the tensor that it is a view of
+    part: float | None = None  #: 0..1 of the rows of the tensor that it is a view of
     loader: str | None = None
     iteration: int | None = None
     workers: tuple[int, ...] | None = None
@@ -77,13 +77,13 @@ class SketchedUnits(Declared):
 
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
-    axis: int | None = None  # of channels
+    axis: int | None = None  #: of channels
 
 
 class Correlated(Declared):
     """Correlations between the features of a table."""
 
-    share: float = 0.0  # 0..1 of the pairs of features
+    share: float = 0.0  #: 0..1 of the pairs of features
     features: int = 0
     rows: int = 0
 
@@ -92,9 +92,9 @@ class SketchedPadding(Declared):
     """The token that most rows end with or begin with."""
 
     token: int = 0
-    side: str = ""  # "left" or "right"
-    share: float = 0.0  # 0..1 of the elements
-    rows: float = 0.0  # 0..1 of the rows
+    side: str = ""  #: "left" or "right"
+    share: float = 0.0  #: 0..1 of the elements
+    rows: float = 0.0  #: 0..1 of the rows
     gradient: float | None = None
 
 
@@ -110,19 +110,19 @@ class InputSketch(DeclaredFact):
     dtype: str = ""
     elements: int | None = None
     sampled: int | None = None
-    nonfinite: int = 0  # elements
-    zeros: int | None = None  # elements
+    nonfinite: int = 0  #: elements
+    zeros: int | None = None  #: elements
     mean: float | None = None
     std: float | None = None
-    quantiles: tuple[float, ...] | None = None  # at 0, 1, 5, 10, 25, 50, 75, 90, 95, 99 and 100 percent
+    quantiles: tuple[float, ...] | None = None  #: at 0, 1, 5, 10, 25, 50, 75, 90, 95, 99 and 100 percent
     channels: SketchedUnits | None = None
     correlations: Correlated | None = None
     min: int | None = None
     max: int | None = None
     distinct: int | None = None
-    most_common: tuple[tuple[int, float], ...] | None = None  # value, share (0..1)
+    most_common: tuple[tuple[int, float], ...] | None = None  #: value, share (0..1)
     padding: SketchedPadding | None = None
-    into: tuple[str, ...] | None = None  # kinds of modules
+    into: tuple[str, ...] | None = None  #: kinds of modules
     model: int | None = None
 
 
@@ -143,7 +143,7 @@ class _SketchedRows(Declared):
     dtype: str = ""
     rows: int = 0
     columns: int = 0
-    nonfinite: float | None = None  # 0..1
+    nonfinite: float | None = None  #: 0..1
     min: float | None = None
     max: float | None = None
     mean: float | None = None
@@ -164,11 +164,11 @@ class OutputSketch(_SketchedRows, DeclaredFact):
     )
 
     std: float | None = None
-    predicted: tuple[tuple[int, int], ...] | None = None  # class, rows
+    predicted: tuple[tuple[int, int], ...] | None = None  #: class, rows
     entropy: float | None = None
     loss: float | None = None
-    right: float | None = None  # 0..1
-    confusion: tuple[tuple[int, int, int], ...] | None = None  # true class, predicted class, rows
+    right: float | None = None  #: 0..1
+    confusion: tuple[tuple[int, int, int], ...] | None = None  #: true class, predicted class, rows
     squared_error: float | None = None
     constant_error: float | None = None
     correlation: float | None = None
@@ -185,13 +185,13 @@ class TargetSketch(_SketchedRows, DeclaredFact):
     )
 
     kind: str = ""
-    counts: tuple[tuple[float, int], ...] | None = None  # class, rows
+    counts: tuple[tuple[float, int], ...] | None = None  #: class, rows
     distinct: int | None = None
-    ignored: float | None = None  # 0..1
-    outside: int | None = None  # rows
+    ignored: float | None = None  #: 0..1
+    outside: int | None = None  #: rows
     variance: float | None = None
-    zeros: float | None = None  # 0..1
-    ones: float | None = None  # 0..1
+    zeros: float | None = None  #: 0..1
+    ones: float | None = None  #: 0..1
     whole: bool | None = None
     smoothing: float | None = None
     weighted: bool | None = None

@@ -12,8 +12,8 @@ from watchglass.records.fact import DeclaredFact
 class OrderOfCalls(Declared):
     """One order of the calls of a round."""
 
-    calls: tuple[tuple[str, int], ...]  # name, times in a row
-    times: int  # rounds
+    calls: tuple[tuple[str, int], ...]  #: name, times in a row
+    times: int  #: rounds
 
 
 class CalledObject(Declared):
@@ -36,7 +36,7 @@ class Calls(DeclaredFact):
 
     orders: tuple[OrderOfCalls, ...] = ()
     rounds: int = 0
-    others: int = 0  # rounds of further orders
+    others: int = 0  #: rounds of further orders
     objects: Mapping[str, CalledObject] = field(default_factory=dict)
     processes: int | None = None
 
@@ -54,15 +54,15 @@ class LeftoverGradients(DeclaredFact):
 
     optimizer: str
     looked_at: int
-    nonzero: int  # of those that are present
-    present: int = 0  # of those looked at
+    nonzero: int  #: of those that are present
+    present: int = 0  #: of those looked at
 
 
 class ReadLine(Declared):
     """A line of the script that reads tensors."""
 
-    at: str = ""  # "train.py:37"
-    call: str = ""  # "item"
+    at: str = ""  #: "train.py:37"
+    call: str = ""  #: "item"
     device: str = ""
     phase: str = ""
     count: int | None = None
@@ -92,14 +92,14 @@ class Clip(DeclaredFact):
     COST = "about a microsecond per clip call, at every step"
 
     function: str = ""
-    caller: str = ""  # "module:function"
+    caller: str = ""  #: "module:function"
     max_norm: float | None = None
     clip_value: float | None = None
     norm_type: float | None = None
     norm_of: str | None = None
     calls: int = 0
-    compared: int = 0  # calls
-    exceeded: int = 0  # of the compared calls
+    compared: int = 0  #: calls
+    exceeded: int = 0  #: of the compared calls
 
 
 class LossScale(DeclaredFact):
@@ -129,7 +129,7 @@ class UnsteppedBackwards(DeclaredFact):
     KIND = "unstepped_backwards"
 
     backwards: int
-    reason: str = "no optimizer stepped"  # continues "backward ran 360 times and"
+    reason: str = "no optimizer stepped"  #: continues "backward ran 360 times and"
     changes: int = 0
     steps: int = 0
     optimizer: str = ""
@@ -145,6 +145,6 @@ class BypassedUpdates(DeclaredFact):
     KIND = "updates_bypassed"
 
     since: int
-    reason: str  # a clause without a full stop
+    reason: str  #: a clause without a full stop
     steps: int | None = None
-    worker: str | None = None  # for readers; never stored
+    worker: str | None = None  #: for readers; never stored

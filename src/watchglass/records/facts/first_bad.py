@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from watchglass.records.fact import DeclaredFact
-from watchglass.records.operation_faults import FAULT_KINDS, OperationFault
+from watchglass.records.operation_faults import OperationFault
 
 
 class NonfiniteLoss(DeclaredFact):
@@ -32,28 +29,18 @@ class FirstBadPlace(DeclaredFact):
 
     KIND = "first_bad_module"
 
-    level: str = ""  # `flags`, `graph`, `rerun` or `next_steps`
-    where: str = ""  # `forward`, `backward`, `loss`, `weights` or `input`
+    level: str = ""  #: `flags`, `graph`, `rerun` or `next_steps`
+    where: str = ""  #: `forward`, `backward`, `loss`, `weights` or `input`
     module: str = ""
     module_type: str = ""
     tensor: str = ""
     sentence: str = ""
     refused: str = ""
-    operation: Mapping[str, Any] | None = None
+    operation: OperationFault | None = None
     verified: str | None = None
     optimizer: str | None = None
     updated_at: int | None = None
     step: int | None = None
-
-    @property
-    def fault(self) -> OperationFault | None:
-        """The operation at fault, without the numbers of its sentence; None where it is not known."""
-        found = self.operation or {}
-        if found.get("kind") not in FAULT_KINDS:
-            return None
-        words = (found.get(name) for name in ("operation", "place", "code"))
-        operation, place, code = (each if isinstance(each, str) else "" for each in words)
-        return OperationFault(str(found["kind"]), operation, place=place, code=code)
 
 
 class ModulesExamined(DeclaredFact):

@@ -44,7 +44,7 @@ class UpdateSample(DeclaredFact):
     COST = "0.05 ms for each of at most 32 parameters, of which 1,024 elements are copied, at steps 8 to 64 apart"
 
     optimizer: str = ""
-    since: int | None = None  # steps
+    since: int | None = None  #: steps
     groups: tuple[UpdateGroup, ...] = ()
     tensors: tuple[str, ...] = ()
     layer: tuple[int, ...] = ()
@@ -79,7 +79,7 @@ class SampledNoise(DeclaredFact):
     NEEDED_BY = ""
     COST = "up to 0.1 ms for each of at most eight linear layers, of which rows are copied, at steps 2 to 64 apart"
 
-    batch: int  # samples
+    batch: int  #: samples
     micro_batches: int
     ranks: int
     noise: float
@@ -97,8 +97,8 @@ class NormalizationState(Declared):
     momentum: float | None = None
     batches: int | None = None
     initial: bool = False
-    moved: float | None = None  # standard deviations
-    mean_off: float | None = None  # standard deviations of the input
+    moved: float | None = None  #: standard deviations
+    mean_off: float | None = None  #: standard deviations of the input
     variance_ratio: float | None = None
 
 

@@ -69,12 +69,12 @@ class ComparedLabels(Declared):
     """The labels of one loss, compared with tokens. Ignored labels do not count."""
 
     function: str = ""
-    agreeing: Mapping[str, float] = field(default_factory=dict)  # 0..1, by `same`, `next` and `second`
+    agreeing: Mapping[str, float] = field(default_factory=dict)  #: 0..1, by `same`, `next` and `second`
     axis: int = 0
     length: int = 0
     judged: int = 0
     distinct: int = 0
-    right: float | None = None  # 0..1
+    right: float | None = None  #: 0..1
 
 
 class SeenByAttention(Declared):
@@ -83,7 +83,7 @@ class SeenByAttention(Declared):
     queries: int = 0
     keys: int = 0
     itself: bool | None = None
-    next: float | None = None  # 0..1 of the positions
+    next: float | None = None  #: 0..1 of the positions
     calls: int = 0
 
 
@@ -100,7 +100,7 @@ class TokensAndLabels(DeclaredFact):
     losses: tuple[ComparedLabels, ...] = ()
     embedded: int = 0
     attention: tuple[SeenByAttention, ...] = ()
-    recurrent: tuple[bool, ...] = ()  # whether each is bidirectional
+    recurrent: tuple[bool, ...] = ()  #: whether each is bidirectional
 
 
 class OutOfReach(Declared):
@@ -121,7 +121,7 @@ class MadeBy(Declared):
     inside: bool | None = None
     known: bool | None = None
     layer: str | None = None
-    of: tuple[int | str, ...] | None = None  # places in the list of operations, or `constant`, `parameter`, `unknown`
+    of: tuple[int | str, ...] | None = None  #: places in the list of operations, or `constant`, `parameter`, `unknown`
     axis: int | None = None
     size: int | None = None
     axis_of_output: int | None = None
@@ -141,7 +141,7 @@ class TermOfLoss(Declared):
     """A term that a loss is the sum of."""
 
     coefficient: float | None = None
-    kind: str = ""  # `data` or `penalty`
+    kind: str = ""  #: `data` or `penalty`
     whole: bool = False
     operations: tuple[MadeBy, ...] = ()
 
@@ -151,8 +151,8 @@ class _ReadGraph(Declared):
 
     complete: bool = False
     opaque: tuple[str, ...] = ()
-    backward: int = 0  # from 1 on, in its step
-    capture: int = 0  # from 1 on, of the model's captured steps
+    backward: int = 0  #: from 1 on, in its step
+    capture: int = 0  #: from 1 on, of the model's captured steps
 
 
 class TermsOfLoss(_ReadGraph, DeclaredFact):
@@ -184,11 +184,11 @@ class ForwardLayers(_ReadGraph, DeclaredFact):
     COST = "the same reading"
 
     nodes: int = 0
-    layers: tuple[tuple[str, str, int, int], ...] = ()  # parameter, operation, inputs, outputs
+    layers: tuple[tuple[str, str, int, int], ...] = ()  #: parameter, operation, inputs, outputs
     layers_count: int | None = None
-    pairs: tuple[tuple[int, int, str], ...] = ()  # two places in `layers`, operations between
+    pairs: tuple[tuple[int, int, str], ...] = ()  #: two places in `layers`, operations between
     pairs_count: int | None = None
-    kinds: Mapping[str, str] = field(default_factory=dict)  # by operation
+    kinds: Mapping[str, str] = field(default_factory=dict)  #: by operation
     unknown: tuple[str, ...] = ()
     depth: int = 0
     residuals: int = 0

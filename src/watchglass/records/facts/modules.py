@@ -23,9 +23,9 @@ class TrainingFlags(DeclaredFact):
     training: bool | None = None
     modules: int = 0
     in_training: int = 0
-    different: tuple[tuple[str, str, bool], ...] = ()  # path, type, flag
+    different: tuple[tuple[str, str, bool], ...] = ()  #: path, type, flag
     different_count: int = 0
-    sensitive: Mapping[str, tuple[int, int]] | None = None  # by type: in training, and not
+    sensitive: Mapping[str, tuple[int, int]] | None = None  #: by type: in training, and not
     frozen_parameters: int = 0
     gradients: bool | None = None
 

@@ -14,7 +14,7 @@ class Resumed(DeclaredFact):
     KIND = "resumed"
 
     start_step: int | None = None
-    source: str = ""  # `optimizer`, `scheduler`, `booster`, `given` or `unknown`
+    source: str = ""  #: `optimizer`, `scheduler`, `booster`, `given` or `unknown`
 
 
 class Stacks(DeclaredFact):
@@ -51,7 +51,7 @@ class RecordedInterval(DeclaredFact):
 
     KIND = "step_interval"
 
-    interval: int = 1  # steps
+    interval: int = 1  #: steps
 
 
 class TraceNotKept(DeclaredFact):
@@ -68,7 +68,7 @@ class CaptureInterval(DeclaredFact):
 
     KIND = "capture_interval"
 
-    interval: int  # steps
+    interval: int  #: steps
     captures_per_doubling: float
 
 
@@ -114,8 +114,8 @@ class AllocatorMemory(DeclaredFact):
     COST = "some microseconds at captured steps on a GPU; nothing without one"
 
     device: int | None = None
-    reserved: int | None = None  # bytes
-    allocated: int | None = None  # bytes
+    reserved: int | None = None  #: bytes
+    allocated: int | None = None  #: bytes
     retries: int | None = None
     out_of_memory: int | None = None
 

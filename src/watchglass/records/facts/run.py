@@ -15,15 +15,15 @@ class ModelDescription(DeclaredFact):
 
     KIND = "model"
 
-    module_types: Mapping[str, str] | None = None  # by path
-    module_kinds: Mapping[str, str] | None = None  # by path
+    module_types: Mapping[str, str] | None = None  #: by path
+    module_kinds: Mapping[str, str] | None = None  #: by path
     parameters: int | None = None
     devices: tuple[str, ...] | None = None
     roots: tuple[str, ...] = ()
     compiled: bool = False
-    variables: Mapping[str, str] = field(default_factory=dict)  # by number of the model
-    dropout: Mapping[str, float] = field(default_factory=dict)  # by path
-    padding: Mapping[str, int] = field(default_factory=dict)  # by path
+    variables: Mapping[str, str] = field(default_factory=dict)  #: by number of the model
+    dropout: Mapping[str, float] = field(default_factory=dict)  #: by path
+    padding: Mapping[str, int] = field(default_factory=dict)  #: by path
     trees: bool | None = None
     objective: str | None = None
     features: tuple[str, ...] | None = None
@@ -58,7 +58,7 @@ class StageBegin(DeclaredFact):
 
     KIND = "stage"
 
-    begins_with: str  # `parameters`, `optimizer` or `data`
+    begins_with: str  #: `parameters`, `optimizer` or `data`
     trained: int = 0
     model: int | None = None
 
@@ -69,7 +69,7 @@ class InitialWeight(Declared):
     shape: tuple[int, ...] = ()
     fan_in: int = 0
     fan_out: int = 0
-    identical_rows: float | None = None  # 0..1
+    identical_rows: float | None = None  #: 0..1
     constant: bool | None = None
     std: float | None = None
 
@@ -92,7 +92,7 @@ class PlannedCollection(Declared):
     roles: tuple[str, ...]
     tags: tuple[str, ...]
     narrowed: bool = False
-    interval: int | None = None  # steps; None if the budget chooses
+    interval: int | None = None  #: steps; None if the budget chooses
     start: int = 0
     end: int | None = None
     steps: tuple[int, ...] = ()
@@ -103,7 +103,7 @@ class CapturePlan(DeclaredFact):
 
     KIND = "capture_plan"
 
-    collections: Mapping[str, tuple[PlannedCollection, ...]]  # by mode
+    collections: Mapping[str, tuple[PlannedCollection, ...]]  #: by mode
     facts: tuple[str, ...]
     keeps_tensors: bool
-    overhead_budget: float | None = None  # 0..1 of the time
+    overhead_budget: float | None = None  #: 0..1 of the time

@@ -102,7 +102,7 @@ def _from_fact(view: StepView, fact: facts.FirstBadPlace) -> Culprit:
     where, module, module_type, tensor = fact.where, fact.module, fact.module_type, fact.tensor
     info = view.catalog.by_name(tensor)
     sentence = " ".join(fact.sentence.split()).rstrip(".")
-    known = fact.fault
+    known = fact.operation
     if where == "loss" and _loss_is_finite(view):
         # The gradient that the loss sends back is not finite, which says nothing of the loss itself.
         where, tensor = "backward", ""

@@ -178,8 +178,9 @@ def _saved(graph: Graph, at: int, name: str = "self") -> Look | None:
 def _fault(
     kind: str, operation: str, look: Look | None = None, *, backward: bool = False, **numbers: Any
 ) -> OperationFault:
-    low, high = (math.nan, math.nan) if look is None else (look.low, look.high)
-    return OperationFault(kind, operation, backward, low, high, numbers)
+    if look is None or math.isnan(look.low):
+        return OperationFault(kind, operation, backward, numbers=numbers)
+    return OperationFault(kind, operation, backward, look.low, look.high, numbers)
 
 
 def _source(graph: Graph, at: int, also: tuple[str, ...] = ()) -> int:
