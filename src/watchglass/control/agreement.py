@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from watchglass.config import TIMING, Clock
 from watchglass.control.messages import Change, Commit, decode_acknowledgement, encode
@@ -25,6 +25,7 @@ class WorkerProgress:
     attempt: int = 0  #: Its attempt.
 
 
+@dataclass(eq=False)
 class Agreement:
     """Makes all workers of an attempt apply a change at the same step. For one thread; never waits.
 
@@ -32,31 +33,14 @@ class Agreement:
     Methods raise StoreError where the store refuses, and may be called again.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        attempt: int,
-        change: Change,
-        *,
-        number: int = 0,
-        grace_s: float = 30.0,
-        poll_s: float | None = None,
-        clock: Clock = time,
-    ) -> None:
-        """Nothing is written yet.
-
-        Args:
-            store: The run's store.
-            attempt: The attempt of the workers.
-            change: The requested change.
-            number: Number of the change among those of its kind in this attempt, from 0 on.
-            grace_s: Seconds that workers have to acknowledge, at most.
-            poll_s: How often :meth:`commit` is called; None for the interval of the store's policy.
-            clock: The time.
-        """
-        self._store, self._attempt, self._change, self._number = store, attempt, change, number
-        self._grace_s, self._poll_s, self._clock = grace_s, poll_s, clock
-        self._requested_s: float | None = None
+    store: Store  #: The run's store.
+    attempt: int  #: The attempt of the workers.
+    change: Change  #: The requested change.
+    number: int = 0  #: Number of the change among those of its kind in this attempt, from 0 on.
+    grace_s: float = 30.0  #: Seconds that workers have to acknowledge, at most.
+    poll_s: float | None = None  #: How often :meth:`commit` is called; None for the interval of the store's policy.
+    clock: Clock = time
+    _requested_s: float | None = field(default=None, init=False)
 
     @property
     def requested(self) -> bool:
@@ -65,8 +49,8 @@ class Agreement:
 
     def request(self) -> bool:
         """Requests the step of each worker; returns whether this is the first evaluator to do so."""
-        new = self._write(layout.control_request(self._change.kind, self._attempt, self._number), self._change)
-        self._requested_s = self._clock.monotonic()
+        new = self._write(layout.control_request(self.change.kind, self.attempt, self.number), self.change)
+        self._requested_s = self.clock.monotonic()
         return new
 
     def commit(self, active: Sequence[WorkerProgress]) -> tuple[Commit, Mapping[str, int | None], bool] | None:
@@ -77,25 +61,25 @@ class Agreement:
             workers are waited for.
         """
         assert self._requested_s is not None
-        intervals = self._store.policy.intervals(len(active))
+        intervals = self.store.policy.intervals(len(active))
         seen: Mapping[str, int | None] = {}
         if len(active) > 1:
             answer_s = max(TIMING.acknowledgement_s, intervals.control_s + self.delay_s(len(active)))
-            patience_s = min(answer_s, max(self._grace_s, intervals.control_s))
+            patience_s = min(answer_s, max(self.grace_s, intervals.control_s))
             seen = self._acknowledged(active)
-            if None in seen.values() and self._clock.monotonic() - self._requested_s < patience_s:
+            if None in seen.values() and self.clock.monotonic() - self._requested_s < patience_s:
                 return None
         steps = [step for step in seen.values() if step is not None]
         furthest = max([*steps, *(worker.train_step for worker in active)], default=-1)
-        commit = Commit(furthest + self._margin(active), self._change, self._number)
-        new = self._write(layout.control_commit(self._change.kind, self._attempt, self._number), commit)
+        commit = Commit(furthest + self._margin(active), self.change, self.number)
+        new = self._write(layout.control_commit(self.change.kind, self.attempt, self.number), commit)
         return commit, seen, new
 
     def delay_s(self, workers: int) -> float:
         """Most seconds from an acknowledgement until the last of this number of workers has read the commit."""
-        intervals = self._store.policy.intervals(workers)
-        poll_s = intervals.poll_s if self._poll_s is None else self._poll_s
-        late_s = 0.0 if self._store.policy.cheap_lookups else poll_s
+        intervals = self.store.policy.intervals(workers)
+        poll_s = intervals.poll_s if self.poll_s is None else self.poll_s
+        late_s = 0.0 if self.store.policy.cheap_lookups else poll_s
         return 2 * (poll_s + intervals.answer_s) + late_s + TIMING.request_slack_s
 
     def _margin(self, active: Sequence[WorkerProgress]) -> int:
@@ -113,13 +97,13 @@ class Agreement:
 
     def _acknowledged(self, active: Sequence[WorkerProgress]) -> dict[str, int | None]:
         """The TRAIN step that each worker has acknowledged; None where it has not."""
-        kind, attempt, number = self._change.kind, self._attempt, self._number
+        kind, attempt, number = self.change.kind, self.attempt, self.number
         ranges = [(layout.control_seen(kind, attempt, number, worker.name), 0, 4096) for worker in active]
-        return {worker.name: _step(data) for worker, data in zip(active, self._store.read_many(ranges), strict=True)}
+        return {worker.name: _step(data) for worker, data in zip(active, self.store.read_many(ranges), strict=True)}
 
     def _write(self, path: str, message: Change | Commit) -> bool:
         try:
-            self._store.write(path, encode(message, self._clock.time_ns()))
+            self.store.write(path, encode(message, self.clock.time_ns()))
         except RunExistsError:
             return False
         return True
