@@ -114,10 +114,19 @@ class AlwaysClipping(Rule):
             return
         scale = view.scalar("loss_scale")
         if self.scaled and scale is not None and self.limit and self.limit < min(scale, self.left * norm) < np.inf:
-            yield self._before_unscaling(view, self.limit, scale, norm)
+            kept = self.limit / norm
+            yield self._finding(
+                view, "before unscaling", kept, self.left, "clipped_before_unscaling",
+                f"gradients are clipped before scaler.unscale_, while they are multiplied by {scale:g}: clipping at "
+                f"{self.limit:g} leaves {100 * kept:.2g} % of a norm of {norm:.3g} at step {view.mode_step}",
+            )  # fmt: skip
             return
-        if self.infinite.follow(view.mode_step, np.isinf(norm)) >= _FEWEST:
-            yield self._infinite(view)
+        if (captures := self.infinite.follow(view.mode_step, np.isinf(norm))) >= _FEWEST:
+            yield self._finding(
+                view, "infinite", float(captures), float(_FEWEST), "gradient_huge",
+                f"the norm of the gradient is infinite in {captures} captures in a row up to step {view.mode_step}, so "
+                "clipping by it sets every gradient to zero", since=self.infinite.since(),
+            )  # fmt: skip
         if not np.isfinite(norm):
             return
         self.norms = [*self.norms[1 - _LATEST :], norm]
@@ -127,18 +136,12 @@ class AlwaysClipping(Rule):
         usual = median(self.norms)
         kept = self.limit / usual
         if kept < self.left and self._stuck(view):
-            yield self.finding(
-                view,
-                subject="nothing left",
-                tensors=["gradient_norm"],
-                value=kept,
-                limit=self.left,
-                message=f"clipping at {self.limit:g} leaves {100 * kept:.2g} % of the gradient, whose norm is "
-                f"{usual:.3g} in the median, and updates are {self.ratio:.2g} times the weights at step "
-                f"{view.mode_step}",
-                symptoms=("clipped_to_nothing",),
-                evidence={**signals.evidence(view), "update_ratio": self.ratio, "gradient_norm": usual},
-            )
+            yield self._finding(
+                view, "nothing left", kept, self.left, "clipped_to_nothing",
+                f"clipping at {self.limit:g} leaves {100 * kept:.2g} % of the gradient, whose norm is {usual:.3g} in "
+                f"the median, and updates are {self.ratio:.2g} times the weights at step {view.mode_step}",
+                update_ratio=self.ratio, gradient_norm=usual,
+            )  # fmt: skip
         elif self.compared >= self.calls and kept < 1:
             yield self.finding(
                 view,
@@ -194,33 +197,14 @@ class AlwaysClipping(Rule):
         self.values[name] = value
         return self.same.follow(view.mode_step, value > 0, name)
 
-    def _before_unscaling(self, view: StepView, limit: float, scale: float, norm: float) -> Finding:
-        kept = limit / norm
+    def _finding(
+        self, view: StepView, subject: str, value: float, limit: float, symptom: str, message: str, *,
+        since: int | None = None, **measured: float,
+    ) -> Finding:  # fmt: skip
         return self.finding(
-            view,
-            subject="before unscaling",
-            tensors=["gradient_norm"],
-            value=kept,
-            limit=self.left,
-            message=f"gradients are clipped before scaler.unscale_, while they are multiplied by {scale:g}: clipping "
-            f"at {limit:g} leaves {100 * kept:.2g} % of a norm of {norm:.3g} at step {view.mode_step}",
-            symptoms=("clipped_before_unscaling",),
-            evidence=signals.evidence(view),
-        )
-
-    def _infinite(self, view: StepView) -> Finding:
-        return self.finding(
-            view,
-            subject="infinite",
-            tensors=["gradient_norm"],
-            value=float(self.infinite.times()),
-            limit=float(_FEWEST),
-            message=f"the norm of the gradient is infinite in {self.infinite.times()} captures in a row up to step "
-            f"{view.mode_step}, so clipping by it sets every gradient to zero",
-            symptoms=("gradient_huge",),
-            evidence=signals.evidence(view),
-            since=self.infinite.since(),
-        )
+            view, subject=subject, tensors=["gradient_norm"], value=value, limit=limit, message=message,
+            symptoms=(symptom,), evidence={**signals.evidence(view), **measured}, since=since,
+        )  # fmt: skip
 
     def _take(self, clip: facts.Clip) -> None:
         if clip.max_norm is not None:
