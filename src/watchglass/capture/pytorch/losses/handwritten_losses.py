@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -11,16 +10,20 @@ import torch
 from torch import Tensor, nn
 
 from watchglass.capture.pytorch.compiled.graphs import unless_captured
-from watchglass.capture.pytorch.graph.loss_expressions import Expression, OperationTracer
-from watchglass.capture.pytorch.graph.loss_operations import ARRANGING, OperationObserver, Traced
+from watchglass.capture.pytorch.graph.loss_expressions import OTHER, Expression, Key
+from watchglass.capture.pytorch.graph.loss_operations import ARRANGING, OperationObserver, Traced, given_constants
+from watchglass.capture.pytorch.graph.nodes import number_of
 from watchglass.capture.pytorch.losses import functions as losses
 from watchglass.capture.pytorch.modules.module_tree import is_compiled
 from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
+from watchglass.capture.pytorch.saving.reduce import version_of
 from watchglass.capture.pytorch.training_state import TrainingState
 from watchglass.record import Forward
 
 #: Series of these losses.
 _LOSS, HANDWRITTEN = "loss", "loss/handwritten"
+#: Tensors of an expression between two calls of a model that are followed at most.
+_MOST_FOLLOWED = 256
 
 
 class HandwrittenLosses:
@@ -43,9 +46,13 @@ class HandwrittenLosses:
         self._record = record
         self._expected = expected
         self._observer = OperationObserver(current.port.guard, current.port.guarded(unless_captured(self._observed)))
-        self._tracer: OperationTracer | None = None
-        # Rows of the forward that is followed.
+        # The forward that is followed, how its loss is made, rows of it, and losses that were found.
+        self._forward: Forward | None = None
+        self._expression: Expression | None = None
         self._rows: list[Any] = []
+        self._losses: list[weakref.ref[Tensor]] = []
+        # By identity: a tensor, its version and its expression.
+        self._followed: dict[int, tuple[weakref.ref[Tensor], int, Key]] = {}
         # Models called since operations are observed, by whether any part of them is compiled.
         self._compiled: weakref.WeakKeyDictionary[nn.Module, bool] = weakref.WeakKeyDictionary()
         current.port.on_settle.append(self.leave)
@@ -54,7 +61,7 @@ class HandwrittenLosses:
 
     def called(self, root: nn.Module, *, evaluating: bool) -> None:
         """A model is about to be called."""
-        self._tracer = None
+        self._forward = None
         if self._observer.operations:
             # Compiled code has guards on what it calls.
             if evaluating and self._compiled.get(root) is False:
@@ -64,34 +71,69 @@ class HandwrittenLosses:
 
     def returned(self, root: nn.Module, forward: Forward, output: Any) -> None:
         """A model has returned this in an evaluation."""
-        sources = self._current.sources
-        expression = sources.expression_of(root)
+        self._expression = expression = self._current.sources.expression_of(root)
         if expression is None or self._expected():
             self.leave()
             return
-        found = functools.partial(self._found, forward, expression)
-        if tracer := OperationTracer(sources.expressions, expression, tensors_in(output), found):
+        self._rows, self._losses, self._followed = [], [], {}
+        for path, tensor in tensors_in(output):
+            if type(tensor) is Tensor and not tensor.is_nested:
+                self._follow(expression, tensor, ("output", path))
+        if self._followed:
             if root not in self._compiled:
                 self._compiled[root] = is_compiled(root)
-            self._tracer, self._rows = tracer, []
-            self._observer.listen(frozenset((*sources.expressions.operations, ARRANGING)))
+            self._forward = forward
+            self._observer.listen(expression.operations | {ARRANGING})
 
     def leave(self) -> None:
         """The evaluation is over, or may be."""
-        self._tracer = None
+        self._forward = None
         self._observer.leave()
         self._compiled.clear()
 
     def _observed(self, operation: Traced, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor) -> None:
-        if self._tracer is not None:
-            self._tracer.observed(operation, args, kwargs, result)
+        forward, expression = self._forward, self._expression
+        first = args[0] if args else kwargs.get("input")
+        if forward is None or expression is None or not isinstance(first, Tensor):
+            return
+        key = self._key(first)
+        if operation is ARRANGING:
+            if result is not first:
+                self._follow(expression, result, key)
+            return
+        operands = [key]
+        if operation.operands > 1:
+            other = args[1] if len(args) > 1 else kwargs.get("other")
+            operands.append(self._key(other))
+            if operation.numbers:
+                operands = [_or_number(at, value) for at, value in zip(operands, (first, other), strict=True)]
+        constants = given_constants(operation, args, kwargs, first)
+        made = (operation.name, *(constants or ()), *operands)
+        if constants is None or made not in expression.parts:
+            return
+        self._follow(expression, result, made)
+        # Some are observed twice: a function of PyTorch calls another.
+        if made == expression.key and result.numel() == 1 and not any(each() is result for each in self._losses):
+            self._losses.append(weakref.ref(result))
+            self._found(forward, expression, first, result)
 
-    def _found(self, forward: Forward, expression: Expression, terms: Tensor, result: Tensor, only: bool) -> None:
+    def _follow(self, expression: Expression, tensor: Tensor, key: Key) -> None:
+        if key in expression.parts and len(self._followed) < _MOST_FOLLOWED:
+            self._followed[id(tensor)] = weakref.ref(tensor), version_of(tensor), key
+
+    def _key(self, value: Any) -> Key:
+        known = self._followed.get(id(value))
+        if known is None or (tensor := known[0]()) is None or tensor is not value or known[1] != version_of(tensor):
+            return OTHER
+        return known[2]
+
+    def _found(self, forward: Forward, expression: Expression, terms: Tensor, result: Tensor) -> None:
+        """A tensor is the loss, reduced from ``terms``."""
         with torch.no_grad():
             value = result.detach() if expression.sign > 0 else -result.detach()
             elements, rows = (terms.numel(), terms.shape[0]) if expression.summed and terms.dim() else (1, 1)
             part = losses.number(value / elements if elements > 1 else value)
-            if not only:
+            if len(self._losses) > 1:
                 # Which of them the script means is not known, unless it is the same once more. No device is waited for.
                 if not (self._rows and type(part) is float and part == self._rows[-1][-1]):
                     self._take_back(forward)
@@ -106,3 +148,9 @@ class HandwrittenLosses:
         series = forward.records.series
         series[:] = [row for row in series if not any(row is mine for mine in rows)]
         forward.has_loss = forward.has_loss and len(rows) < len((_LOSS, HANDWRITTEN))
+
+
+def _or_number(key: Key, value: Any) -> Key:
+    """The expression of an operand, which may be a number."""
+    number = number_of(value) if key == OTHER else None
+    return key if number is None else ("number", number)

@@ -18,8 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from watchglass.capture.pytorch.graph import loss_expressions
 from watchglass.capture.pytorch.graph.autograd_graph import BackwardStart
-from watchglass.capture.pytorch.graph.loss_expressions import Expression, Expressions
+from watchglass.capture.pytorch.graph.loss_expressions import Expression
 from watchglass.capture.pytorch.graph.nodes import Output, Walk, mark, marks_of, operation_of
 from watchglass.capture.pytorch.losses import functions as losses
 from watchglass.capture.pytorch.losses.objective import Objective
@@ -48,9 +49,7 @@ class LossOutputs:
         self.on_found: Callable[[nn.Module, Forward, Any], None] = lambda module, forward, loss: None
         self._kept = weakref.WeakKeyDictionary[nn.Module, list[tuple[Forward, dict[str, Any]]]]()
         self._paths: weakref.WeakKeyDictionary[nn.Module, tuple[str, ...]] = weakref.WeakKeyDictionary()
-        #: How scripts make losses of outputs.
-        self.expressions = Expressions()
-        # That of each model; None where it has several.
+        # How scripts make the losses of models; None where a model has several.
         self._expressions: weakref.WeakKeyDictionary[nn.Module, Expression | None] = weakref.WeakKeyDictionary()
         # Outputs were marked since the last backward; all of a model's.
         self._marked = self._all_marked = False
@@ -109,7 +108,7 @@ class LossOutputs:
 
     def _expressed(self, start: BackwardStart, number: int) -> Expression | None:
         graph = start.of_outputs
-        read = self.expressions.read(graph, number) if len(graph) and graph.complete else None
+        read = loss_expressions.read(graph, number) if len(graph) and graph.complete else None
         if read is None:
             return None
         module, expression = read
