@@ -69,19 +69,23 @@ class DeclaredFact(Declared):
     A field that is None is not stored. What a run has not stored, or another program wrote with another type, reads as
     the field's default. A field named ``model`` is the number of the model that the fact is about.
 
-    Attributes:
-        KIND: Name of the kind.
-        NEEDED_BY: For a kind that can be switched off, who needs it: ``"report"``, which shows it, so that it is
+    Args:
+        kind: Name of the kind.
+        needed_by: For a kind that can be switched off, who needs it: ``"report"``, which shows it, so that it is
             recorded unless the user chooses the facts; ``"rules"`` of the default set; "" for rules beyond them. None
             for a kind that is always recorded.
-        COST: What it costs, and when; "" for a kind that is always recorded.
-        UNSEEN: What a run that records it and has none has not seen, as a clause; "" where that is not clear.
     """
 
     KIND: ClassVar[str]
-    NEEDED_BY: ClassVar[str | None] = None
+    NEEDED_BY: ClassVar[str | None]
+    #: What it costs, and when; "" for a kind that is always recorded.
     COST: ClassVar[str] = ""
+    #: What a run that records it and has none has not seen, as a clause; "" where that is not clear.
     UNSEEN: ClassVar[str] = ""
+
+    def __init_subclass__(cls, kind: str, needed_by: str | None = None) -> None:
+        super().__init_subclass__()
+        cls.KIND, cls.NEEDED_BY = kind, needed_by
 
     def to_fact(self, source: str, global_step: int = -1) -> Fact:
         """This as it is stored; ``source`` is the observer, step -1 the run."""

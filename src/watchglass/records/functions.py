@@ -47,10 +47,8 @@ class CallNode(InColumns):
     total_s: float
 
 
-class PythonWindow(DeclaredFact):
+class PythonWindow(DeclaredFact, kind="python_window"):
     """A window of training steps whose Python functions were profiled."""
-
-    KIND = "python_window"
 
     profiler: str
     first_step: int

@@ -25,19 +25,15 @@ class ModuleSeconds(InColumns):
     backward_s: float
 
 
-class UntimedModules(DeclaredFact):
+class UntimedModules(DeclaredFact, kind="modules_not_timed"):
     """A model whose modules were to be timed and are not."""
-
-    KIND = "modules_not_timed"
 
     model: str
     reason: str
 
 
-class StepModules(DeclaredFact):
+class StepModules(DeclaredFact, kind="module_times"):
     """The modules of one step."""
-
-    KIND = "module_times"
 
     modules: tuple[ModuleSeconds, ...]
     on_device: bool = False

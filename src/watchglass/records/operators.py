@@ -76,10 +76,8 @@ class MemoryTotals(InColumns):
     size_bytes: int
 
 
-class OperatorWindow(DeclaredFact):
+class OperatorWindow(DeclaredFact, kind="operator_window"):
     """A window of training steps whose operators were profiled."""
-
-    KIND = "operator_window"
 
     first_step: int
     end_step: int

@@ -36,10 +36,8 @@ class WindowCost(Declared):
     end_s: float = math.nan
 
 
-class WindowRefusal(DeclaredFact):
+class WindowRefusal(DeclaredFact, kind="window_refused"):
     """A requested window that was not profiled."""
-
-    KIND = "window_refused"
 
     first_step: int
     end_step: int

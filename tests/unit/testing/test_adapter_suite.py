@@ -186,9 +186,7 @@ class InventsKinds(Adapter):
         super().end(trainer, loss, gradient)
 
 
-class Invented(DeclaredFact):
-    KIND = "invented"
-
+class Invented(DeclaredFact, kind="invented"):
     def to_data(self) -> dict[str, Any]:
         return {}
 

@@ -9,11 +9,9 @@ from watchglass.records.declared import Declared
 from watchglass.records.fact import DeclaredFact
 
 
-class BatchInputs(DeclaredFact):
+class BatchInputs(DeclaredFact, kind="batch", needed_by="rules"):
     """Hash of the model's inputs, with the data worker where known."""
 
-    KIND = "batch"
-    NEEDED_BY = "rules"
     COST = "a copy of at most 64 KiB of the inputs at captured steps and at the beginning of some epochs"
 
     hashes: tuple[str, ...] = ()  #: 16 digits each
@@ -39,11 +37,9 @@ class BatchInputs(DeclaredFact):
         return next(iter(self.shapes.values()), ())
 
 
-class LoaderSettings(DeclaredFact):
+class LoaderSettings(DeclaredFact, kind="data_loader", needed_by="report"):
     """Settings of each data loader, when it is first iterated over."""
 
-    KIND = "data_loader"
-    NEEDED_BY = "report"
     COST = "a microsecond per epoch"
     UNSEEN = "no data loader was seen"
 
@@ -61,11 +57,9 @@ class LoaderSettings(DeclaredFact):
     generator: bool | None = None
 
 
-class RowsSeen(DeclaredFact):
+class RowsSeen(DeclaredFact, kind="rows_seen_in_training", needed_by="report"):
     """Which batches of evaluations are training data: the share of their rows that training steps have had."""
 
-    KIND = "rows_seen_in_training"
-    NEEDED_BY = "report"
     COST = (
         "a copy of at most 64 rows of the inputs, of each at most 64 numbers or 256 tokens, at about 80 of 5,000 "
         "training steps and at each batch of an evaluation"
@@ -98,11 +92,9 @@ class SketchedPadding(Declared):
     gradient: float | None = None
 
 
-class InputSketch(DeclaredFact):
+class InputSketch(DeclaredFact, kind="input_sketch", needed_by="rules"):
     """Moments and quantiles of the model's inputs, by channel or feature."""
 
-    KIND = "input_sketch"
-    NEEDED_BY = "rules"
     COST = "computed by the recorder's thread from the batch's sample, at about 80 of 5,000 steps"
 
     tensor: str = ""
@@ -153,11 +145,9 @@ class _SketchedRows(Declared):
     model: int | None = None
 
 
-class OutputSketch(_SketchedRows, DeclaredFact):
+class OutputSketch(_SketchedRows, DeclaredFact, kind="output_sketch", needed_by="rules"):
     """Spread of the final output over the batch by unit, predicted classes, and errors by class."""
 
-    KIND = "output_sketch"
-    NEEDED_BY = "rules"
     COST = (
         "a copy of at most 32,768 elements of the final output and of the inputs, at about 80 of 5,000 steps; the "
         "recorder's thread computes"
@@ -175,11 +165,9 @@ class OutputSketch(_SketchedRows, DeclaredFact):
     neighbours: Neighbours | None = None
 
 
-class TargetSketch(_SketchedRows, DeclaredFact):
+class TargetSketch(_SketchedRows, DeclaredFact, kind="target_sketch", needed_by="rules"):
     """Counts of classes, or moments of the targets of each loss function."""
 
-    KIND = "target_sketch"
-    NEEDED_BY = "rules"
     COST = (
         "a copy of at most 32,768 elements of the targets, at about 80 of 5,000 steps; the recorder's thread computes"
     )

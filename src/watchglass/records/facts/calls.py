@@ -27,11 +27,9 @@ class CalledObject(Declared):
     optimizers: tuple[str, ...] | None = None
 
 
-class Calls(DeclaredFact):
+class Calls(DeclaredFact, kind="calls", needed_by="rules"):
     """backward, zero_grad, optimizer, scheduler, scaler and clip calls in their order."""
 
-    KIND = "calls"
-    NEEDED_BY = "rules"
     COST = "under a microsecond per call; nothing without calls"
 
     orders: tuple[OrderOfCalls, ...] = ()
@@ -45,11 +43,9 @@ class Calls(DeclaredFact):
         return {name: each for name, each in self.objects.items() if name.partition("_")[0] == kind}
 
 
-class LeftoverGradients(DeclaredFact):
+class LeftoverGradients(DeclaredFact, kind="leftover_gradients", needed_by="rules"):
     """Gradients that are not zero before a step's first backward."""
 
-    KIND = "leftover_gradients"
-    NEEDED_BY = "rules"
     COST = "up to four gradients per optimizer are examined, at captured steps"
 
     optimizer: str
@@ -69,11 +65,9 @@ class ReadLine(Declared):
     seconds: float | None = None
 
 
-class ReadLines(DeclaredFact):
+class ReadLines(DeclaredFact, kind="tensor_reads", needed_by=""):
     """Lines of the script that read numbers of tensors one by one, or wait for a device."""
 
-    KIND = "tensor_reads"
-    NEEDED_BY = ""
     COST = (
         "0.2 microseconds at every step; about ten steps of a run are observed, with two microseconds for each of at "
         "most 1,024 reads"
@@ -84,11 +78,9 @@ class ReadLines(DeclaredFact):
     reads: tuple[ReadLine, ...] = ()
 
 
-class Clip(DeclaredFact):
+class Clip(DeclaredFact, kind="clip", needed_by="report"):
     """Gradient clipping: its limit, its caller, how often it had something to clip."""
 
-    KIND = "clip"
-    NEEDED_BY = "report"
     COST = "about a microsecond per clip call, at every step"
 
     function: str = ""
@@ -102,31 +94,25 @@ class Clip(DeclaredFact):
     exceeded: int = 0  #: of the compared calls
 
 
-class LossScale(DeclaredFact):
+class LossScale(DeclaredFact, kind="loss_scale", needed_by="report"):
     """The scale of a gradient scaler, when it changes."""
 
-    KIND = "loss_scale"
-    NEEDED_BY = "report"
     COST = "about a microsecond per update of a gradient scaler"
 
     scale: float | None = None
     before: float | None = None
 
 
-class StepSkipped(DeclaredFact):
+class StepSkipped(DeclaredFact, kind="step_skipped", needed_by="rules"):
     """Updates that a gradient scaler skipped."""
 
-    KIND = "step_skipped"
-    NEEDED_BY = "rules"
     COST = "nothing"
 
     loss_scale: float | None = None
 
 
-class UnsteppedBackwards(DeclaredFact):
+class UnsteppedBackwards(DeclaredFact, kind="unstepped_backwards"):
     """Backward passes after which no update was seen: the verdict has them in its headline."""
-
-    KIND = "unstepped_backwards"
 
     backwards: int
     reason: str = "no optimizer stepped"  #: continues "backward ran 360 times and"
@@ -139,10 +125,8 @@ class UnsteppedBackwards(DeclaredFact):
             raise ValueError(f"backwards must be above 0 but got {self.backwards}")
 
 
-class BypassedUpdates(DeclaredFact):
+class BypassedUpdates(DeclaredFact, kind="updates_bypassed"):
     """Optimizer steps that bypassed PyTorch's hooks: steps without the learning rate of the optimizer."""
-
-    KIND = "updates_bypassed"
 
     since: int
     reason: str  #: a clause without a full stop

@@ -6,28 +6,22 @@ from watchglass.records.fact import DeclaredFact
 from watchglass.records.operation_faults import OperationFault
 
 
-class NonfiniteLoss(DeclaredFact):
+class NonfiniteLoss(DeclaredFact, kind="nonfinite_loss"):
     """A backward began from a loss that is not finite."""
-
-    KIND = "nonfinite_loss"
 
     value: str = ""
 
 
-class NonfiniteGradients(DeclaredFact):
+class NonfiniteGradients(DeclaredFact, kind="nonfinite_gradients"):
     """An update uses gradients that are not finite."""
-
-    KIND = "nonfinite_gradients"
 
     tensors: tuple[str, ...] = ()
     count: int = 0
     first_in_backward: str | None = None
 
 
-class FirstBadPlace(DeclaredFact):
+class FirstBadPlace(DeclaredFact, kind="first_bad_module"):
     """Where values were first not finite."""
-
-    KIND = "first_bad_module"
 
     level: str = ""  #: `flags`, `graph`, `rerun` or `next_steps`
     where: str = ""  #: `forward`, `backward`, `loss`, `weights` or `input`
@@ -43,9 +37,7 @@ class FirstBadPlace(DeclaredFact):
     step: int | None = None
 
 
-class ModulesExamined(DeclaredFact):
+class ModulesExamined(DeclaredFact, kind="modules_examined"):
     """In some of the next steps every module is examined, until there is a place found by `next_steps`."""
-
-    KIND = "modules_examined"
 
     steps: int = 0

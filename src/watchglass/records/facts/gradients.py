@@ -8,11 +8,9 @@ from watchglass.records.fact import DeclaredFact
 Column = tuple[float | None, ...]
 
 
-class AveragedGradient(DeclaredFact):
+class AveragedGradient(DeclaredFact, kind="rank_gradients", needed_by="rules"):
     """Some elements of a gradient before and after ranks average it, and the wrapper that averages."""
 
-    KIND = "rank_gradients"
-    NEEDED_BY = "rules"
     COST = "nothing with one process; with several, two copies of 16 elements of a gradient at captured steps"
 
     processes: int = 1
@@ -36,11 +34,9 @@ class UpdateGroup(Declared):
     maximize: bool = False
 
 
-class UpdateSample(DeclaredFact):
+class UpdateSample(DeclaredFact, kind="update_sample", needed_by="rules"):
     """Direction and size of updates against gradients, weights, decay and precision."""
 
-    KIND = "update_sample"
-    NEEDED_BY = "rules"
     COST = "0.05 ms for each of at most 32 parameters, of which 1,024 elements are copied, at steps 8 to 64 apart"
 
     optimizer: str = ""
@@ -72,11 +68,9 @@ class UpdateSample(DeclaredFact):
     gradient_over_moment: Column = ()
 
 
-class SampledNoise(DeclaredFact):
+class SampledNoise(DeclaredFact, kind="gradient_noise", needed_by=""):
     """How much the gradients of the samples of a batch differ, in linear layers."""
 
-    KIND = "gradient_noise"
-    NEEDED_BY = ""
     COST = "up to 0.1 ms for each of at most eight linear layers, of which rows are copied, at steps 2 to 64 apart"
 
     batch: int  #: samples
@@ -102,11 +96,9 @@ class NormalizationState(Declared):
     variance_ratio: float | None = None
 
 
-class NormalizationStatistics(DeclaredFact):
+class NormalizationStatistics(DeclaredFact, kind="running_statistics", needed_by="rules"):
     """How far the running statistics of normalisation have moved, and how far they are from their inputs."""
 
-    KIND = "running_statistics"
-    NEEDED_BY = "rules"
     COST = "a few reductions per normalisation at the 1st, 2nd, 4th, 8th ... captured step and the first evaluation"
 
     model_training: bool = False

@@ -18,11 +18,9 @@ class LossArgument(Declared):
     dtype: str = ""
 
 
-class ComputedLoss(DeclaredFact):
+class ComputedLoss(DeclaredFact, kind="loss_call", needed_by="rules"):
     """Shapes and dtypes of a loss's arguments, whether they broadcast, and what made the predictions."""
 
-    KIND = "loss_call"
-    NEEDED_BY = "rules"
     COST = "a few microseconds per loss function called at captured steps"
     UNSEEN = "no call of a loss function was seen"
 
@@ -87,11 +85,9 @@ class SeenByAttention(Declared):
     calls: int = 0
 
 
-class TokensAndLabels(DeclaredFact):
+class TokensAndLabels(DeclaredFact, kind="token_targets", needed_by="rules"):
     """How class labels lie to the tokens that the model embeds, and whether attention sees the next token."""
 
-    KIND = "token_targets"
-    NEEDED_BY = "rules"
     COST = (
         "0.3 ms per attention and loss, and a copy of 4,096 tokens and labels, at the first three captured steps, "
         "then the 4th, 8th, 16th ...; nothing without an embedding"
@@ -155,11 +151,9 @@ class _ReadGraph(Declared):
     capture: int = 0  #: from 1 on, of the model's captured steps
 
 
-class TermsOfLoss(_ReadGraph, DeclaredFact):
+class TermsOfLoss(_ReadGraph, DeclaredFact, kind="loss_graph", needed_by="rules"):
     """The terms of the loss, with the operations that make each of a model's outputs; parameters out of reach."""
 
-    KIND = "loss_graph"
-    NEEDED_BY = "rules"
     COST = "one reading of autograd's graph at the first three captured steps, then the 4th, 16th, 64th ..."
 
     batch: int = 0
@@ -176,11 +170,9 @@ class FewNormalized(Declared):
     batch: int = 0
 
 
-class ForwardLayers(_ReadGraph, DeclaredFact):
+class ForwardLayers(_ReadGraph, DeclaredFact, kind="forward_graph", needed_by="rules"):
     """Operations with weights, what lies between them, depth, shortcuts and normalisations."""
 
-    KIND = "forward_graph"
-    NEEDED_BY = "rules"
     COST = "the same reading"
 
     nodes: int = 0
@@ -219,11 +211,9 @@ class ReachedParameter(Declared):
         return ".".join(filter(None, (self.owner, self.name))) or "a parameter"
 
 
-class ReachedParameters(DeclaredFact):
+class ReachedParameters(DeclaredFact, kind="unheld_parameters", needed_by="rules"):
     """Parameters that a backward reaches and that no optimizer updates, of modules that no optimizer knows."""
 
-    KIND = "unheld_parameters"
-    NEEDED_BY = "rules"
     COST = "the same reading, and a copy of 1,024 elements of each of at most 32 such parameters"
 
     backward: int = 0

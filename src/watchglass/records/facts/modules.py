@@ -9,11 +9,9 @@ from watchglass.records.declared import Declared
 from watchglass.records.fact import DeclaredFact
 
 
-class TrainingFlags(DeclaredFact):
+class TrainingFlags(DeclaredFact, kind="training_flags", needed_by="rules"):
     """Which modules are in training mode, when that changes."""
 
-    KIND = "training_flags"
-    NEEDED_BY = "rules"
     COST = (
         "0.1 microseconds per module, at captured steps, at the first forward of an evaluation and where the mode "
         "changes"
@@ -30,35 +28,27 @@ class TrainingFlags(DeclaredFact):
     gradients: bool | None = None
 
 
-class NotCapturable(DeclaredFact):
+class NotCapturable(DeclaredFact, kind="not_capturable"):
     """Modules whose activations cannot be captured; the source says why."""
-
-    KIND = "not_capturable"
 
     modules: tuple[str, ...] = ()
 
 
-class AttentionUnreadable(DeclaredFact):
+class AttentionUnreadable(DeclaredFact, kind="attention_unreadable"):
     """Attention of the module in its source could not be read."""
-
-    KIND = "attention_unreadable"
 
     reason: str = ""
 
 
-class InputGradientsUnavailable(DeclaredFact):
+class InputGradientsUnavailable(DeclaredFact, kind="input_gradients_unavailable"):
     """The input in its source has no gradient."""
-
-    KIND = "input_gradients_unavailable"
 
     reason: str = ""
     what_to_try: str = ""
 
 
-class TensorShape(DeclaredFact):
+class TensorShape(DeclaredFact, kind="shape"):
     """The shape of a tensor at a step, if a collection requests shapes."""
-
-    KIND = "shape"
 
     tensor: str
     shape: tuple[int, ...]
@@ -87,11 +77,9 @@ class HeldParameters(Declared):
         return self.parameters - self.frozen.count
 
 
-class Membership(DeclaredFact):
+class Membership(DeclaredFact, kind="membership", needed_by="rules"):
     """Which of the model's parameters the optimizers have, and which of their parameters belong to no model."""
 
-    KIND = "membership"
-    NEEDED_BY = "rules"
     COST = "a microsecond per parameter, at a handful of steps and when an optimizer or what is frozen changes"
     UNSEEN = "no step of an optimizer was seen"
 

@@ -8,37 +8,29 @@ from typing import Any
 from watchglass.records.fact import DeclaredFact
 
 
-class Resumed(DeclaredFact):
+class Resumed(DeclaredFact, kind="resumed"):
     """A run that continues from a checkpoint; determined once, at the first update."""
-
-    KIND = "resumed"
 
     start_step: int | None = None
     source: str = ""  #: `optimizer`, `scheduler`, `booster`, `given` or `unknown`
 
 
-class Stacks(DeclaredFact):
+class Stacks(DeclaredFact, kind="stacks"):
     """Where all threads of the process stand."""
-
-    KIND = "stacks"
 
     step: int
     seconds: float = 0.0
     threads: tuple[Mapping[str, Any], ...] = ()
 
 
-class CaptureFault(DeclaredFact):
+class CaptureFault(DeclaredFact, kind="capture_fault"):
     """watchglass failed and records no more of this process; its source is the place."""
-
-    KIND = "capture_fault"
 
     error: str = ""
 
 
-class ProfilerChanged(DeclaredFact):
+class ProfilerChanged(DeclaredFact, kind="profiler_changed"):
     """Settings of the profiler that `watchglass profile` changed."""
-
-    KIND = "profiler_changed"
 
     step: int
     enabled: bool | None = None
@@ -46,71 +38,55 @@ class ProfilerChanged(DeclaredFact):
     module_times: bool | None = None
 
 
-class RecordedInterval(DeclaredFact):
+class RecordedInterval(DeclaredFact, kind="step_interval"):
     """Of the TRAIN steps from here on, only some are recorded."""
-
-    KIND = "step_interval"
 
     interval: int = 1  #: steps
 
 
-class TraceNotKept(DeclaredFact):
+class TraceNotKept(DeclaredFact, kind="trace_not_kept"):
     """The trace of a profiled window that was not written."""
-
-    KIND = "trace_not_kept"
 
     step: int
     reason: str = ""
 
 
-class CaptureInterval(DeclaredFact):
+class CaptureInterval(DeclaredFact, kind="capture_interval"):
     """The interval of captures that the budget chooses, from the next step on."""
-
-    KIND = "capture_interval"
 
     interval: int  #: steps
     captures_per_doubling: float
 
 
-class CaptureCost(DeclaredFact):
+class CaptureCost(DeclaredFact, kind="capture_cost"):
     """Cost of capture so far, in case the process is killed: the counters that it reports when it leaves."""
-
-    KIND = "capture_cost"
 
     counters: Mapping[str, Any]
 
 
-class CaptureOutOfMemory(DeclaredFact):
+class CaptureOutOfMemory(DeclaredFact, kind="capture_out_of_memory"):
     """Tensors of the role in its source are not captured from this step on."""
-
-    KIND = "capture_out_of_memory"
 
     error: str = ""
 
 
-class CollectionUnmatched(DeclaredFact):
+class CollectionUnmatched(DeclaredFact, kind="collection_unmatched"):
     """A collection that matches nothing."""
-
-    KIND = "collection_unmatched"
 
     collection: str
     near: tuple[str, ...] = ()
 
 
-class Dropped(DeclaredFact):
+class Dropped(DeclaredFact, kind="dropped"):
     """Records that could not be written."""
-
-    KIND = "dropped"
 
     what: Mapping[str, Any]
     reason: str = ""
 
 
-class AllocatorMemory(DeclaredFact):
+class AllocatorMemory(DeclaredFact, kind="allocator", needed_by=""):
     """Memory of a GPU that PyTorch's allocator has reserved, what tensors use of it, and retries."""
 
-    KIND = "allocator"
-    NEEDED_BY = ""
     COST = "some microseconds at captured steps on a GPU; nothing without one"
 
     device: int | None = None
@@ -120,11 +96,9 @@ class AllocatorMemory(DeclaredFact):
     out_of_memory: int | None = None
 
 
-class HeldGraphs(DeclaredFact):
+class HeldGraphs(DeclaredFact, kind="held_memory", needed_by=""):
     """Graphs of earlier steps that something still holds, and the number of Python's memory blocks."""
 
-    KIND = "held_memory"
-    NEEDED_BY = ""
     COST = "two microseconds at captured steps, and 0.2 ms for each million of Python's memory blocks"
 
     pid: int

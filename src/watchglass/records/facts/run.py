@@ -10,10 +10,8 @@ from watchglass.records.declared import Declared
 from watchglass.records.fact import DeclaredFact
 
 
-class ModelDescription(DeclaredFact):
+class ModelDescription(DeclaredFact, kind="model"):
     """A model, or all models that a run begins with."""
-
-    KIND = "model"
 
     module_types: Mapping[str, str] | None = None  #: by path
     module_kinds: Mapping[str, str] | None = None  #: by path
@@ -30,10 +28,8 @@ class ModelDescription(DeclaredFact):
     model: int | None = None
 
 
-class OptimizerSettings(DeclaredFact):
+class OptimizerSettings(DeclaredFact, kind="optimizer"):
     """The settings of an optimizer, when it first steps."""
-
-    KIND = "optimizer"
 
     type: str = ""
     groups: tuple[Mapping[str, Any], ...] = ()
@@ -44,19 +40,15 @@ class OptimizerSettings(DeclaredFact):
         return self.groups[0].get(name) if self.groups else None
 
 
-class PlannedSteps(DeclaredFact):
+class PlannedSteps(DeclaredFact, kind="planned_steps"):
     """The number of training steps that the script plans."""
-
-    KIND = "planned_steps"
 
     steps: int | None = None
     source: str = ""
 
 
-class StageBegin(DeclaredFact):
+class StageBegin(DeclaredFact, kind="stage"):
     """Another stage of the training of a model begins with this step."""
-
-    KIND = "stage"
 
     begins_with: str  #: `parameters`, `optimizer` or `data`
     trained: int = 0
@@ -74,11 +66,9 @@ class InitialWeight(Declared):
     std: float | None = None
 
 
-class Initialization(DeclaredFact):
+class Initialization(DeclaredFact, kind="initialization", needed_by="rules"):
     """How alike the rows of each weight are, and their spread, before the first update."""
 
-    KIND = "initialization"
-    NEEDED_BY = "rules"
     COST = "one pass over at most a million elements of each weight, before its first update"
 
     tensors: Mapping[str, InitialWeight] = field(default_factory=dict)
@@ -98,10 +88,8 @@ class PlannedCollection(Declared):
     steps: tuple[int, ...] = ()
 
 
-class CapturePlan(DeclaredFact):
+class CapturePlan(DeclaredFact, kind="capture_plan"):
     """Collections with their modes and intervals, and the recorded facts."""
-
-    KIND = "capture_plan"
 
     collections: Mapping[str, tuple[PlannedCollection, ...]]  #: by mode
     facts: tuple[str, ...]
