@@ -15,13 +15,12 @@ import site
 import sysconfig
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 
+from watchglass.capture.operation_graph import CONSTANT
 from watchglass.capture.pytorch.events import Events, ForwardCall
 from watchglass.capture.pytorch.graph.autograd_graph import Graph
-from watchglass.capture.pytorch.graph.nodes import node_at
 
 #: Under which PyTorch keeps the stack.
 _STACK = "traceback_"
@@ -34,6 +33,8 @@ _INSTALLED = tuple(
     for folder in (*site.getsitepackages(), sysconfig.get_path("stdlib"), Path(__file__).parents[3])
 )
 
+#: Operations on the way from a loss down to one whose line is known.
+_LONGEST_WAY = 256
 #: From the start of a backward down to an operation: which operand is followed, and the name of its node.
 Way = tuple[tuple[int, str], ...]
 
@@ -63,28 +64,22 @@ class Lines:
         finally:
             self.note(False)
 
-    def learn(self, graph: Graph, paths: dict[int, tuple[int, ...]]) -> None:
+    def learn(self, graph: Graph, ways: dict[int, Way]) -> None:
         """Keep the lines of the operations of a graph."""
-        start = graph.nodes[-1] if len(graph) else None
-        for at, path in paths.items():
+        for at, way in ways.items():
             stack = graph.nodes[at].metadata.get(_STACK)
             if stack and len(self._known) < _MOST_KEPT:
-                self._known.setdefault(way_of(start, path), _called(stack))
+                self._known.setdefault(way, _called(stack))
 
-    def knows(self, start: Any, path: tuple[int, ...]) -> bool:
+    def knows(self, way: Way) -> bool:
         """Whether the line of an operation is known."""
-        return way_of(start, path) in self._known
+        return way in self._known
 
-    def of(self, start: Any, path: tuple[int, ...]) -> tuple[str, str]:
+    def of(self, way: Way) -> tuple[str, str]:
         """Place and text of the line that called an operation; both "" where that is not known, or not certain.
 
         What was learned may be a part of the graph: a model's, which ends at its output.
-
-        Args:
-            start: The node that made the loss.
-            path: The way down to the operation.
         """
-        way = way_of(start, path)
         ends = (((0, way[at][1]), *way[at + 1 :]) for at in range(len(way)))
         found = {known for end in ends if (known := self._known.get(end)) is not None}
         return found.pop() if len(found) == 1 else ("", "")
@@ -127,13 +122,20 @@ class NotedForwards:
         self._lines.note(False)
 
 
-def way_of(start: Any, path: tuple[int, ...]) -> Way:
-    """The nodes on the way down to an operation."""
-    found, node = [(0, start.name() if start is not None else "")], start
-    for number in path:
-        node = node_at(node, (number,))
-        found.append((number, node.name()))
-    return tuple(found)
+def ways_of(graph: Graph) -> dict[int, Way]:
+    """A way from the start of a graph to each operation, but for the deepest ones."""
+    last = len(graph) - 1
+    found: dict[int, Way] = {last: ((0, graph.nodes[last].name()),)} if len(graph) else {}
+    for at in range(last, -1, -1):
+        way = found.get(at)
+        if way is None or len(way) > _LONGEST_WAY:
+            continue
+        for number, operand in enumerate(graph.below[at]):
+            if operand.at != CONSTANT:
+                known = found.get(operand.at)
+                if known is None or len(known) > len(way) + 1:
+                    found[operand.at] = (*way, (number, graph.nodes[operand.at].name()))
+    return found
 
 
 def _called(stack: list[str]) -> tuple[str, str]:

@@ -18,15 +18,13 @@ from torch import Tensor
 from watchglass.capture.first_bad_analysis import Look
 from watchglass.capture.operation_graph import CONSTANT
 from watchglass.capture.pytorch.first_bad.extremes import look_at
-from watchglass.capture.pytorch.first_bad.lines import Lines
+from watchglass.capture.pytorch.first_bad.lines import Lines, ways_of
 from watchglass.capture.pytorch.graph.autograd_graph import Graph
 from watchglass.capture.pytorch.graph.nodes import axes_of, axis_of, saved_tensor, signed
 from watchglass.records import OperationFault
 
 #: Reads what a node of a graph has saved; None where it is not at fault.
 _Check = Callable[[Graph, int], "OperationFault | None"]
-#: Operations on the way from a loss down to one whose line is known.
-_LONGEST_WAY = 256
 #: Operations that may lie between a probability and its logarithm.
 _MOST_BETWEEN = 8
 _LOGARITHMS = {"log": 0.0, "log2": 0.0, "log10": 0.0, "log1p": -1.0}
@@ -79,29 +77,12 @@ def of_backward(graph: Graph, *lines: Lines) -> OperationFault | None:
 
 
 def _placed(fault: OperationFault, graph: Graph, at: int, *lines: Lines) -> OperationFault:
-    path = paths_of(graph).get(at) if lines else None
-    if path is None:
+    way = ways_of(graph).get(at) if lines else None
+    if way is None:
         return fault
-    places = (each.of(graph.nodes[-1], path) for each in lines)
+    places = (each.of(way) for each in lines)
     place, code = next((found for found in places if found[0]), ("", ""))
     return replace(fault, place=place, code=code)
-
-
-def paths_of(graph: Graph) -> dict[int, tuple[int, ...]]:
-    """A way from the start of a graph to each operation: which operand is followed at each."""
-    if not len(graph):
-        return {}
-    found: dict[int, tuple[int, ...]] = {len(graph) - 1: ()}
-    for at in range(len(graph) - 1, -1, -1):
-        way = found.get(at)
-        if way is None or len(way) >= _LONGEST_WAY:
-            continue
-        for number, operand in enumerate(graph.below[at]):
-            if operand.at != CONSTANT:
-                known = found.get(operand.at)
-                if known is None or len(known) > len(way) + 1:
-                    found[operand.at] = (*way, number)
-    return found
 
 
 def _discarded(graph: Graph, at: int) -> OperationFault | None:

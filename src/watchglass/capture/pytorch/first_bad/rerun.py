@@ -16,7 +16,7 @@ from watchglass.capture.pytorch.first_bad import operations
 from watchglass.capture.pytorch.first_bad.collectives import RefusedError, alone
 from watchglass.capture.pytorch.first_bad.extremes import look_at
 from watchglass.capture.pytorch.first_bad.forward_replay import alike, loss_of, refusal, repeat, unchanged, verified
-from watchglass.capture.pytorch.first_bad.lines import Lines
+from watchglass.capture.pytorch.first_bad.lines import Lines, ways_of
 from watchglass.capture.pytorch.first_bad.trace import Trace
 from watchglass.capture.pytorch.first_bad.weights import Weights
 from watchglass.capture.pytorch.graph.autograd_graph import BackwardStart, Graph
@@ -156,7 +156,7 @@ class Rerun:
         for output in outputs.values():
             if output.grad_fn is not None:
                 found = Graph(output.grad_fn)
-                inside.learn(found, operations.paths_of(found))
+                inside.learn(found, ways_of(found))
         return outputs
 
 

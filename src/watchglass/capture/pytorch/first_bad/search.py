@@ -22,7 +22,7 @@ from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.events import ForwardCall
 from watchglass.capture.pytorch.first_bad import operations
 from watchglass.capture.pytorch.first_bad.collectives import RefusedError
-from watchglass.capture.pytorch.first_bad.lines import Lines, NotedForwards
+from watchglass.capture.pytorch.first_bad.lines import Lines, NotedForwards, ways_of
 from watchglass.capture.pytorch.first_bad.rerun import Rerun
 from watchglass.capture.pytorch.first_bad.suspects import Suspects
 from watchglass.capture.pytorch.first_bad.watch_next_steps import NextStepsWatch
@@ -85,9 +85,9 @@ class FirstBadModule:
             return
         model = current.forward.model if current.forward is not None else 0
         if step.due and self._suspects.wants(model, step.mode_step):
-            paths = operations.paths_of(start.graph)
-            self._lines.learn(start.graph, paths)
-            self._suspects.learn(model, step.mode_step, start.graph, paths, self._lines)
+            ways = ways_of(start.graph)
+            self._lines.learn(start.graph, ways)
+            self._suspects.learn(model, step.mode_step, start.graph, ways, self._lines)
             current.looks_at_loss = self._suspects.are_bad_if_affordable if self._suspects.all else None
         look = self._suspects.are_bad if step.due else self._suspects.are_bad_if_affordable
         if self._suspects.all and look(start.node):

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from watchglass.capture.norm_interval import NormInterval
 from watchglass.capture.pytorch.first_bad.extremes import look_at
-from watchglass.capture.pytorch.first_bad.lines import Lines
+from watchglass.capture.pytorch.first_bad.lines import Lines, Way
 from watchglass.capture.pytorch.first_bad.operations import INFINITE_GRADIENTS, is_chosen_from, is_root
 from watchglass.capture.pytorch.graph.autograd_graph import Graph
 from watchglass.capture.pytorch.graph.nodes import node_at, saved_tensor
@@ -33,13 +33,17 @@ _MOST_ALARMS = 3
 class Suspect(NamedTuple):
     """One operation."""
 
-    path: tuple[int, ...]  #: From the node that made the loss down to it: which operand is followed at each.
-    name: str  #: Name of its node.
+    way: Way  #: From the node that made the loss down to it.
     saved: str  #: What it has saved that shows its values.
     #: It is where its gradient is not finite if one of these values is NaN, or this or less; NaN for no limit.
     low: float
     high: float  #: The same if one is this or more.
     near: bool = False  #: Whether only values that are ``low`` exactly count.
+
+    @property
+    def name(self) -> str:
+        """Name of its node."""
+        return self.way[-1][1]
 
 
 _NONE = math.nan
@@ -79,14 +83,14 @@ class Suspects:
         """
         return step >= self._looks.get(model, (0, 0))[1]
 
-    def learn(self, model: int, step: int, graph: Graph, paths: dict[int, tuple[int, ...]], lines: Lines) -> None:
+    def learn(self, model: int, step: int, graph: Graph, ways: dict[int, Way], lines: Lines) -> None:
         """Find the operations in the graph of the loss of a step."""
         looks = self._looks.get(model, (0, 0))[0] + 1
         self._looks[model] = looks, step + 1 if looks < _FIRST_LOOKS else 2 * (step + 1)
         for at in range(len(graph) - 1, -1, -1):
             limits = _LIMITS.get(graph.word(at))
-            path = paths.get(at)
-            if limits is None or path is None or len(self.all) >= _MOST_SUSPECTS:
+            way = ways.get(at)
+            if limits is None or way is None or len(self.all) >= _MOST_SUSPECTS:
                 continue
             saved, low, high, near, discarded = limits
             if graph.word(at) == "pow" and not is_root(graph, at):
@@ -94,13 +98,13 @@ class Suspects:
             if discarded and not is_chosen_from(graph, at):
                 continue
             value = saved_tensor(graph.nodes[at], saved)
-            suspect = Suspect(path, graph.nodes[at].name(), saved, low, high, near)
+            suspect = Suspect(way, saved, low, high, near)
             if value is None or not value.is_cpu or value.is_complex() or (near and value.numel() == 1):
                 continue
             if suspect not in self.all and self._alarms.get(suspect, 0) < _MOST_ALARMS:
                 self.all.append(suspect)
         start = graph.nodes[-1] if len(graph) else None
-        unknown = any(not lines.knows(start, suspect.path) for suspect in self.all if _at(suspect, start) is not None)
+        unknown = any(not lines.knows(suspect.way) for suspect in self.all if _at(suspect, start) is not None)
         self.wants_lines = unknown and len(graph) <= _MOST_NODES
 
     def are_bad_if_affordable(self, start: Any) -> bool:
@@ -157,5 +161,5 @@ def _is_bad(suspect: Suspect, start: Any) -> bool:
 
 def _at(suspect: Suspect, start: Any) -> Any:
     """The node of a suspect in the graph of a loss; None where there is another in its place."""
-    node = node_at(start, suspect.path)
+    node = node_at(start, [number for number, _ in suspect.way[1:]])
     return node if node is not None and node.name() == suspect.name else None
