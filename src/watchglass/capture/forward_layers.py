@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from watchglass.capture.operation_graph import OperationGraph
+from watchglass.capture.operation_graph import CONSTANT, OperationGraph
 from watchglass.records import OperationKind, facts
 
 #: Kinds whose operations do nothing but multiply, by weights or by another result.
@@ -79,7 +79,7 @@ class _LayersRead:
         name, kind = graph.operations[at].name, graph.operations[at].kind
         if not graph.varying[at] or kind == "parameter":
             return _State({}, _Chain())
-        below = [each.at for each in graph.results(at) if graph.varying[each.at]]
+        below = [each.at for each in graph.below[at] if each.at != CONSTANT and graph.varying[each.at]]
         weights = graph.weights(at)
         if weights:
             return self._read_layer(at, below, weights[0])

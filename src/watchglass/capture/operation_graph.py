@@ -121,28 +121,31 @@ class OperationGraph(ABC):
             if operands is not None:
                 numbers[node] = len(self.nodes)
                 self._add(node, [Operand(numbers.get(child, CONSTANT), number) for child, number in operands])
-                continue
-            if node in seen:
-                continue
-            seen.add(node)
-            if len(seen) > most:
-                self.complete = False
-                return
-            operands = self.operands_of(node)
-            stack.append((node, operands))
-            stack += [(child, None) for child, _ in operands if child is not None and child not in seen]
+            elif node not in seen:
+                seen.add(node)
+                if len(seen) > most:
+                    self.complete = False
+                    return
+                operands = self.operands_of(node)
+                stack.append((node, operands))
+                for child, _ in operands:
+                    if child is not None and child not in seen:
+                        stack.append((child, None))
 
     def _add(self, node: Any, below: list[Operand]) -> None:
         operation, index = self.operation_of(node), len(self.nodes)
         self.nodes.append(node)
         self.operations.append(operation)
         self.below.append(below)
+        varying = False
         if operation.kind == "parameter":
             self.parameters[index], trained = self.parameter_of(node)
-            self.varying.append(not trained)
+            varying = not trained
         else:
-            varying = any(each.at != CONSTANT and self.varying[each.at] for each in below)
-            self.varying.append(varying or self._takes_data(index))
+            for each in below:
+                varying = varying or (each.at != CONSTANT and self.varying[each.at])
+            varying = varying or self._takes_data(index)
+        self.varying.append(varying)
 
     def _takes_data(self, index: int) -> bool:
         """Whether an operation takes data in addition to parameters: data have no part in the graph."""

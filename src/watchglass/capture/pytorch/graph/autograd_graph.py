@@ -10,7 +10,7 @@ from torch import Tensor, is_grad_enabled, nn
 
 from watchglass.capture.operation_graph import MOST_NODES, Operand, OperationGraph
 from watchglass.capture.pytorch.graph import nodes
-from watchglass.records import PARAMETER, Operation
+from watchglass.records import PARAMETER
 
 #: Kinds of layers, and of what is not known.
 _LAYERS = ("matrix", "looks_up", "recurs", "normalizes", "unknown")
@@ -23,13 +23,8 @@ _MOST_OF_OUTPUTS = 256
 class Graph(OperationGraph):
     """Operations of autograd's nodes. It keeps them alive, so it may not outlive the callback that reads it."""
 
-    def operands_of(self, node: Any) -> Sequence[tuple[Any, int]]:
-        """What a node takes."""
-        return nodes.operands(node)
-
-    def operation_of(self, node: Any) -> Operation:
-        """The operation of a node."""
-        return nodes.operation_of(node)
+    operands_of = staticmethod(nodes.operands)
+    operation_of = staticmethod(nodes.operation_of)
 
     def parameter_of(self, node: Any) -> tuple[Any, bool]:
         """The tensor of a leaf, and whether it is a parameter of a module."""
@@ -82,7 +77,8 @@ class BackwardStart:
 class _OfOutputs(Graph):
     """Operations on outputs of modules."""
 
-    def operands_of(self, node: Any) -> Sequence[tuple[Any, int]]:
+    @staticmethod
+    def operands_of(node: Any) -> Sequence[tuple[Any, int]]:
         """What a node takes; nothing for one that made such an output."""
         return () if any(each.module() is not None for each in nodes.marks_of(node).values()) else nodes.operands(node)
 
