@@ -6,13 +6,13 @@ run while another thread holds the interpreter's lock in compiled code; then the
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 import time
 import traceback
 import types
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from watchglass.capture.port import Port
 from watchglass.records import facts
@@ -63,24 +63,19 @@ class HangStacks:
             self._due_s = 2 * silent_s
             self._port.add_fact(facts.Stacks(step, round(silent_s, 3), self._threads()), "recorder")
 
-    def _threads(self) -> tuple[dict[str, Any], ...]:
+    def _threads(self) -> tuple[facts.StackedThread, ...]:
         """The thread that trains, then the others."""
         names = {thread.ident: thread.name for thread in threading.enumerate()}
         training = self._port.guard.thread
         found = sorted(self._frames().items(), key=lambda each: (each[0] != training, each[0]))
         described = [
-            {"name": names.get(ident, str(ident)), "trains": ident == training, "frames": _described(frame)}
+            facts.StackedThread(names.get(ident, str(ident)), ident == training, _described(frame))
             for ident, frame in found
             if ident != threading.get_ident() and not names.get(ident, "").startswith(_OURS)
         ]
         return tuple(described[:_MOST_THREADS])
 
 
-def _described(frame: types.FrameType) -> list[list[Any]]:
-    """File, line and function of each frame, the innermost first."""
-    found = []
-    for each, line in traceback.walk_stack(frame):
-        found.append([each.f_code.co_filename, line, each.f_code.co_name])
-        if len(found) == _MOST_FRAMES:
-            break
-    return found
+def _described(frame: types.FrameType) -> tuple[tuple[str, int, str], ...]:
+    frames = itertools.islice(traceback.walk_stack(frame), _MOST_FRAMES)
+    return tuple((each.f_code.co_filename, line, each.f_code.co_name) for each, line in frames)

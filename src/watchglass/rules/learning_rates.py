@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -61,28 +60,27 @@ def jump(view: StepView) -> Jump | None:
     return Jump(float(rates[at - 1]), float(rates[at]), int(signals.learning_rate_steps(view)[at]))
 
 
-def _group(view: StepView) -> Mapping[str, Any]:
-    optimizer = view.latest_fact(facts.OptimizerSettings)
-    return optimizer.groups[0] if optimizer is not None and optimizer.groups else {}
+def _optimizer(view: StepView) -> facts.OptimizerSettings:
+    return view.latest_fact(facts.OptimizerSettings) or facts.OptimizerSettings()
 
 
 def adaptive(view: StepView) -> bool:
     """Whether the optimizer divides by the size of recent gradients: only then it has an epsilon."""
-    return "eps" in _group(view)
+    return _optimizer(view).setting("eps") is not None
 
 
 def beyond_usual(view: StepView) -> str:
     """``"above"`` or ``"below"`` if the learning rate is orders of magnitude off for the kind of optimizer, else ""."""
-    group, rates = _group(view), signals.learning_rates(view)
+    optimizer, rates = _optimizer(view), signals.learning_rates(view)
+    momentum = optimizer.setting("momentum") or 0.0
     highest = max([*rates[np.isfinite(rates)].tolist(), signals.learning_rate(view) or 0.0])
-    if not group or highest <= 0 or "line_search_fn" in group:  # LBFGS finds its own length of a step
+    # LBFGS finds its own length of a step.
+    if not any(optimizer.groups[:1]) or highest <= 0 or optimizer.setting("line_search_fn") is not None:
         return ""
     low, high = _ADAPTIVE if adaptive(view) else _PLAIN
     # Momentum adds up about this number of gradients.
-    steady = highest / (1 - min(0.99, float(group.get("momentum") or 0.0)))
-    return (
-        "above" if highest > high or (group.get("momentum") and steady > 5 * high) else "below" if steady < low else ""
-    )
+    steady = highest / (1 - min(0.99, float(momentum)))
+    return "above" if highest > high or (momentum and steady > 5 * high) else "below" if steady < low else ""
 
 
 def unusual(view: StepView) -> tuple[str, ...]:
@@ -99,7 +97,7 @@ def too_high(view: StepView) -> tuple[str, ...]:
 def ordinary(view: StepView) -> bool:
     """Whether the learning rate is one that usually moves weights, so that small updates come of small gradients."""
     rate = signals.learning_rate(view) or 0.0
-    return bool(_group(view)) and beyond_usual(view) == "" and rate >= (1e-4 if adaptive(view) else 1e-2)
+    return any(_optimizer(view).groups[:1]) and beyond_usual(view) == "" and rate >= (1e-4 if adaptive(view) else 1e-2)
 
 
 def without_warmup(view: StepView) -> bool:

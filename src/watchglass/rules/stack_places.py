@@ -6,6 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from watchglass.records import facts
+
 #: Parts of the paths of files that belong to Python or to installed packages, not to the script; and of the functions
 #: of watchglass around those of PyTorch, which an editable install leaves where its source is.
 _LIBRARIES = (
@@ -16,12 +18,9 @@ _LIBRARIES = (
 
 def frames_of(data: Any) -> list[Any]:
     """Frames of the thread that trains, in data that any program may have written; [] where there are none."""
-    threads = data.get("threads") if isinstance(data, dict) else None
-    for thread in threads if isinstance(threads, list) else ():
-        if isinstance(thread, dict) and thread.get("trains") is True and isinstance(thread.get("frames"), list):
-            frames = [each for each in thread["frames"][:32] if isinstance(each, list) and len(each) == 3]
-            return [[str(file), line, str(name)] for file, line, name in frames if type(line) is int]
-    return []
+    stacks = facts.Stacks.from_data(data)
+    trains = (thread.frames for thread in stacks.threads if thread.trains) if stacks is not None else iter(())
+    return [list(frame) for frame in next(trains, ())[:32]]
 
 
 def place_of(frames: list[Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from watchglass.records.declared import Declared
 from watchglass.records.fact import DeclaredFact
 
 
@@ -15,12 +16,20 @@ class Resumed(DeclaredFact, kind="resumed"):
     source: str = ""  #: `optimizer`, `scheduler`, `booster`, `given` or `unknown`
 
 
+class StackedThread(Declared):
+    """A thread of a process, and where it stands."""
+
+    name: str = ""
+    trains: bool = False
+    frames: tuple[tuple[str, int, str], ...] = ()  #: file, line, function; the innermost first
+
+
 class Stacks(DeclaredFact, kind="stacks"):
     """Where all threads of the process stand."""
 
-    step: int
+    step: int = -1
     seconds: float = 0.0
-    threads: tuple[Mapping[str, Any], ...] = ()
+    threads: tuple[StackedThread, ...] = ()
 
 
 class CaptureFault(DeclaredFact, kind="capture_fault"):

@@ -91,15 +91,43 @@ class Facts:
     def _configure(self) -> None:
         """Make the parts that are wanted and missing, and drop the others."""
         chosen = chosen_facts(self._port.config.facts)
-        wanted = {kinds & chosen: make for kinds, make in _MAKERS.items() if kinds & chosen}
+        wanted = {kinds & chosen: make for kinds, make in self._makers().items() if kinds & chosen}
         for kinds in self._parts.keys() - wanted.keys():
             self._parts.pop(kinds)[1].close()
         for kinds, make in wanted.items():
             if kinds not in self._parts:
                 leave = ExitStack()
-                part = make(self._port, self._models, self._subjects, leave, kinds)
+                part = make(leave, kinds)
                 leave.callback(self._events.add(part))
                 self._parts[kinds] = part, leave
+
+    def _makers(self) -> dict[frozenset[str], Callable[[ExitStack, frozenset[str]], Any]]:
+        """By the kinds of facts of a part: makes it, for those of the kinds that are wanted."""
+        port, models, subjects = self._port, self._models, self._subjects
+        return {
+            _CALLS: lambda leave, kinds: CallOrderFact(port, subjects, leave),
+            frozenset({"clip"}): lambda leave, kinds: ClipCalls(port, leave),
+            frozenset({"loss_scale"}): lambda leave, kinds: LossScales(port, leave),
+            frozenset({"leftover_gradients"}): lambda leave, kinds: Leftovers(port, subjects, leave),
+            frozenset({"training_flags"}): lambda leave, kinds: TrainingFlagsFact(models),
+            frozenset({"membership"}): lambda leave, kinds: MembershipFact(port, models, subjects, leave),
+            frozenset({SEEN_ROWS}): lambda leave, kinds: SeenRowsFact(),
+            frozenset({"token_targets"}): lambda leave, kinds: TokenTargets(port, leave),
+            frozenset({"allocator"}): lambda leave, kinds: Allocator(),
+            frozenset({"held_memory"}): lambda leave, kinds: HeldMemory(),
+            frozenset({"loss_call"}): lambda leave, kinds: LossCallFact(),
+            frozenset({"output_sketch", "target_sketch"}): lambda leave, kinds: JudgedRows(models, kinds),
+            frozenset({"update_sample"}): lambda leave, kinds: UpdateSampleFact(),
+            frozenset({"gradient_noise"}): lambda leave, kinds: GradientNoiseFact(port, models, leave),
+            frozenset({"rank_gradients"}): lambda leave, kinds: RankGradients(port, models, leave),
+            frozenset({"running_statistics"}): lambda leave, kinds: RunningStatistics(models),
+            frozenset({"loss_graph", "forward_graph", "unheld_parameters"}): lambda leave, kinds: GraphLooks(
+                models, kinds, UnheldParameters(port, models, subjects, leave)
+            ),
+            frozenset({"batch", "data_loader", "input_sketch"}): lambda leave, kinds: Batches(
+                port, models, kinds, leave
+            ),
+        }
 
     def _leave(self) -> None:
         parts, self._parts = self._parts, {}
@@ -108,36 +136,3 @@ class Facts:
             leave.callback(calls.FACTS.rest, self, True)
             for _, part in parts.values():
                 leave.push(part)
-
-
-_Maker = Callable[[Port, Models, ObjectNames, ExitStack, frozenset[str]], Any]
-_MAKERS: dict[frozenset[str], _Maker] = {
-    _CALLS: lambda port, models, subjects, leave, kinds: CallOrderFact(port, subjects, leave),
-    frozenset({"clip"}): lambda port, models, subjects, leave, kinds: ClipCalls(port, leave),
-    frozenset({"loss_scale"}): lambda port, models, subjects, leave, kinds: LossScales(port, leave),
-    frozenset({"leftover_gradients"}): lambda port, models, subjects, leave, kinds: Leftovers(port, subjects, leave),
-    frozenset({"training_flags"}): lambda port, models, subjects, leave, kinds: TrainingFlagsFact(models),
-    frozenset({"membership"}): lambda port, models, subjects, leave, kinds: MembershipFact(
-        port, models, subjects, leave
-    ),
-    frozenset({SEEN_ROWS}): lambda port, models, subjects, leave, kinds: SeenRowsFact(),
-    frozenset({"token_targets"}): lambda port, models, subjects, leave, kinds: TokenTargets(port, leave),
-    frozenset({"allocator"}): lambda port, models, subjects, leave, kinds: Allocator(),
-    frozenset({"held_memory"}): lambda port, models, subjects, leave, kinds: HeldMemory(),
-    frozenset({"loss_call"}): lambda port, models, subjects, leave, kinds: LossCallFact(),
-    frozenset({"output_sketch", "target_sketch"}): (
-        lambda port, models, subjects, leave, kinds: JudgedRows(models, kinds)
-    ),
-    frozenset({"update_sample"}): lambda port, models, subjects, leave, kinds: UpdateSampleFact(),
-    frozenset({"gradient_noise"}): lambda port, models, subjects, leave, kinds: GradientNoiseFact(port, models, leave),
-    frozenset({"rank_gradients"}): lambda port, models, subjects, leave, kinds: RankGradients(port, models, leave),
-    frozenset({"running_statistics"}): lambda port, models, subjects, leave, kinds: RunningStatistics(models),
-    frozenset({"loss_graph", "forward_graph", "unheld_parameters"}): (
-        lambda port, models, subjects, leave, kinds: GraphLooks(
-            models, kinds, UnheldParameters(port, models, subjects, leave)
-        )
-    ),
-    frozenset({"batch", "data_loader", "input_sketch"}): (
-        lambda port, models, subjects, leave, kinds: Batches(port, models, kinds, leave)
-    ),
-}
