@@ -13,17 +13,11 @@ from watchglass.records import OperationFault, facts
 
 @dataclass(slots=True, eq=False)
 class Look:
-    """The smallest and the largest value of a tensor, both NaN where it holds one.
+    """The smallest and the largest value of a tensor, both NaN where it holds one."""
 
-    Attributes:
-        low: The smallest.
-        high: The largest.
-        coming: Both on their device; None once they are on the host.
-    """
-
-    low: float = math.nan
-    high: float = math.nan
-    coming: Any = None
+    low: float = math.nan  #: The smallest.
+    high: float = math.nan  #: The largest.
+    coming: Any = None  #: Both on their device; None once they are on the host.
 
     @property
     def bad(self) -> bool:
@@ -48,19 +42,13 @@ class Look:
 
 @dataclass(slots=True)
 class Call:
-    """One call of a module.
+    """One call of a module."""
 
-    Attributes:
-        place: The module's.
-        parent: Index of the call inside which it was made, -1 for none.
-        inputs: ``(tensor, path)`` of its positional arguments; for the outermost call also of keyword arguments.
-        outputs: ``(tensor, path)`` of its outputs.
-    """
-
-    place: Place
-    parent: int
+    place: Place  #: The module's.
+    parent: int  #: Index of the call inside which it was made, -1 for none.
+    #: ``(tensor, path)`` of its positional arguments; for the outermost call also of keyword arguments.
     inputs: list[tuple[int, str]] = field(default_factory=list)
-    outputs: list[tuple[int, str]] = field(default_factory=list)
+    outputs: list[tuple[int, str]] = field(default_factory=list)  #: ``(tensor, path)`` of its outputs.
 
 
 @dataclass

@@ -38,19 +38,12 @@ _UNKNOWN = object()
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Form in which a tensor is kept at a step, in addition to its one-pass statistics.
+    """Form in which a tensor is kept at a step, in addition to its one-pass statistics."""
 
-    Attributes:
-        histogram: Its histogram.
-        raw: The tensor itself.
-        shape: Its shape at this step.
-        reductions: Exact numbers to be computed.
-    """
-
-    histogram: bool = False
-    raw: bool = False
-    shape: bool = False
-    reductions: tuple[Reduction, ...] = ()
+    histogram: bool = False  #: Its histogram.
+    raw: bool = False  #: The tensor itself.
+    shape: bool = False  #: Its shape at this step.
+    reductions: tuple[Reduction, ...] = ()  #: Exact numbers to be computed.
 
 
 class _View:

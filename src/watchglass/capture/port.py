@@ -40,18 +40,13 @@ _log = logging.getLogger("watchglass")
 
 @dataclasses.dataclass
 class Advice:
-    """What a loop around a framework knows about the run and the framework does not.
+    """What a loop around a framework knows about the run and the framework does not."""
 
-    Attributes:
-        planned_steps: Returns the planned number of updates, None if it is not known.
-        source: Where this number comes from.
-        batches_per_step: Returns the number of batches of an update.
-        stops: Whether the loop ends the run itself, as its framework does, once :meth:`Port.ends_before` says so.
-    """
-
+    #: Returns the planned number of updates, None if it is not known.
     planned_steps: Callable[[], int | None] = lambda: None
-    source: str = ""
-    batches_per_step: Callable[[], int] = lambda: 1
+    source: str = ""  #: Where this number comes from.
+    batches_per_step: Callable[[], int] = lambda: 1  #: Returns the number of batches of an update.
+    #: Whether the loop ends the run itself, as its framework does, once :meth:`Port.ends_before` says so.
     stops: bool = False
 
 

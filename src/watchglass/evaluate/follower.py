@@ -88,19 +88,12 @@ class _Ended:
 
 @dataclass
 class Moments:
-    """The moments of workers that train together.
+    """The moments of workers that train together."""
 
-    Attributes:
-        shown: Complete steps that were shown.
-        observed: What was observed and not shown yet, by its place.
-        tick: The last tick that was shown.
-        streams_ended: Whether nothing more was shown of streams from here on.
-    """
-
-    shown: int = 0
-    observed: list[Observation] = field(default_factory=list)
-    tick: Observation | None = None
-    streams_ended: bool = False
+    shown: int = 0  #: Complete steps that were shown.
+    observed: list[Observation] = field(default_factory=list)  #: What was observed and not shown yet, by its place.
+    tick: Observation | None = None  #: The last tick that was shown.
+    streams_ended: bool = False  #: Whether nothing more was shown of streams from here on.
 
 
 @dataclass

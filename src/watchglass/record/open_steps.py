@@ -24,19 +24,12 @@ def no_rows_lost() -> dict[str, int]:
 
 
 class Captured(NamedTuple):
-    """Statistics of some tensors, read together: what is recorded in place of rows of a kind with such an encoding.
+    """Statistics of some tensors, read together: what is recorded in place of rows of a kind with such an encoding."""
 
-    Attributes:
-        ids: Tensor ids, n of them.
-        values: Rows of statistics, float64[n, statistics], or a :class:`Readback` of them.
-        sampled: Whether the rows are of a fixed sample of the tensors' elements.
-        histograms: A :class:`~watchglass.stats.Histograms` of n rows, a :class:`Readback` of one, or None.
-    """
-
-    ids: list[int]
-    values: Any
-    sampled: bool = False
-    histograms: Any = None
+    ids: list[int]  #: Tensor ids, n of them.
+    values: Any  #: Rows of statistics, float64[n, statistics], or a :class:`Readback` of them.
+    sampled: bool = False  #: Whether the rows are of a fixed sample of the tensors' elements.
+    histograms: Any = None  #: A :class:`~watchglass.stats.Histograms` of n rows, a :class:`Readback` of one, or None.
 
 
 @dataclass(slots=True)

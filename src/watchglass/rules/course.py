@@ -20,15 +20,10 @@ _MOST = 24
 
 
 class Level(NamedTuple):
-    """The level of a window.
+    """The level of a window."""
 
-    Attributes:
-        value: Median of the means of its blocks.
-        error: Standard error of this median.
-    """
-
-    value: float
-    error: float
+    value: float  #: Median of the means of its blocks.
+    error: float  #: Standard error of this median.
 
     def above(self, other: Level) -> float:
         """How many standard errors it lies above another one; infinite for different values without errors."""

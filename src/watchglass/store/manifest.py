@@ -27,20 +27,13 @@ _COMMAND_CHARACTERS, _WORD_CHARACTERS = 1 << 16, 1 << 12
 
 @dataclass(frozen=True)
 class Manifest:
-    """The manifest of a run.
+    """The manifest of a run."""
 
-    Attributes:
-        run_id: 32 hexadecimal digits, unique.
-        format: (major, minor) of the run format.
-        created_ns: Wall time of creation, nanoseconds since 1970.
-        version: Release of watchglass that created it.
-        command: The command line of the run, with secrets replaced by ``[redacted]`` and shortened; may be empty.
-    """
-
-    run_id: str
-    format: tuple[int, int]
-    created_ns: int
-    version: str
+    run_id: str  #: 32 hexadecimal digits, unique.
+    format: tuple[int, int]  #: (major, minor) of the run format.
+    created_ns: int  #: Wall time of creation, nanoseconds since 1970.
+    version: str  #: Release of watchglass that created it.
+    #: The command line of the run, with secrets replaced by ``[redacted]`` and shortened; may be empty.
     command: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:

@@ -142,23 +142,14 @@ class Window(Between, StreamRows):
 
 @dataclass(frozen=True)
 class Written:
-    """The rows of a stream since the last watermark that was shown. Windows are cut from them.
+    """The rows of a stream since the last watermark that was shown. Windows are cut from them."""
 
-    Attributes:
-        attempt: Attempt of the run.
-        stream: Name of the stream.
-        clock: See :attr:`Window.clock`.
-        until_ns: The watermark: all earlier rows were shown.
-        rows: The rows by kind, unordered.
-        lost: Whether the stream has ended by this clock.
-    """
-
-    attempt: int
-    stream: str
-    clock: int
-    until_ns: int
-    rows: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    lost: bool = False
+    attempt: int  #: Attempt of the run.
+    stream: str  #: Name of the stream.
+    clock: int  #: See :attr:`Window.clock`.
+    until_ns: int  #: The watermark: all earlier rows were shown.
+    rows: Mapping[str, NDArray[Any]] = field(default_factory=dict)  #: The rows by kind, unordered.
+    lost: bool = False  #: Whether the stream has ended by this clock.
 
 
 @dataclass(frozen=True)

@@ -90,77 +90,70 @@ class Update:
 
 @dataclass
 class Events:
-    """Lists of listeners; the docstring of the module states when they are called.
+    """Lists of listeners; the docstring of the module states when they are called."""
 
-    Attributes:
-        step_began: A TRAIN step that is captured has opened.
-        forward_began: An outermost module is about to be called.
-        evaluation_began: The same of the first forward of an evaluation, which need not be captured.
-        each_evaluated: Not about captured steps: an outermost module is about to be called in an evaluation.
-        module_entered: A module is about to run; only while a part wants inputs, see
-            :class:`~watchglass.capture.pytorch.tensors.module_entry.ModuleEntry`.
-        module_listeners: Listeners for returns of modules, each with a function that decides, as a captured forward
-            begins, whether it listens in this forward.
-        module_called: Those of them that listen in this forward: a module has returned.
-        attention_compiled: Compiled code computes attention, with these arguments by name, in the module that was
-            entered last and has not returned.
-        forward_ended: The outermost module has returned.
-        loss_computed: A loss function has returned.
-        backward_began: A backward is about to run, from one tensor and for all parameters.
-        update_began: An optimizer is about to change its parameters; with a closure, this has returned for the first
-            time.
-        update_ended: It has changed them.
-        script_update_began: A backward has ended, and lines of the script may change parameters now.
-        script_update_ended: They have changed them.
-        mode_changed: An outermost module is about to be called with gradients, in training mode where it was in
-            evaluation mode at the last such call, or the other way round; the step is not captured.
-        each_forward_began: Not about captured steps: an outermost module is about to be called with gradients.
-        each_forward_ended: Not about captured steps: it has returned.
-        each_backward_began: Not about captured steps: a backward of a watched model is about to run.
-        each_backward_ended: Not about captured steps: it has ended, maybe by an exception.
-        loss_suspected: Not about captured steps: a backward begins from a loss that is not finite, or that is a
-            readback, so that it is not known yet whether it is; with where it starts in autograd's graph.
-        finite_loss: Not about captured steps: a backward begins from one loss on the CPU that is finite; with the same.
-        each_update_began: Not about captured steps: gradients are final, and an optimizer is about to use them; with
-            whether a scaler is at work, so that they may overflow.
-        gradients_suspected: Not about captured steps: gradients are not finite, named by their parameters in order of
-            the model, or these names are not known yet.
-        each_update_ended: Not about captured steps: an optimizer has stepped.
-        optimizer_steps: Not about captured steps: any optimizer is about to step, of watched models or not.
-        optimizer_stepped: Not about captured steps: it has stepped.
-        each_step_updated: Not about captured steps: a step has been updated, by an optimizer or by the script.
-        resting: Not about captured steps: called with True when the steps to come are like the ones before and none of
-            them is captured, with False when that ends. Listeners to events of every step rest in between.
-    """
-
+    #: A TRAIN step that is captured has opened.
     step_began: list[Callable[[OpenStep], None]] = field(default_factory=list)
+    #: An outermost module is about to be called.
     forward_began: list[Callable[[ForwardCall], None]] = field(default_factory=list)
+    #: The same of the first forward of an evaluation, which need not be captured.
     evaluation_began: list[Callable[[ForwardCall], None]] = field(default_factory=list)
+    #: Not about captured steps: an outermost module is about to be called in an evaluation.
     each_evaluated: list[Callable[[ForwardCall], None]] = field(default_factory=list)
+    #: A module is about to run; only while a part wants inputs, see
+    #: :class:`~watchglass.capture.pytorch.tensors.module_entry.ModuleEntry`.
     module_entered: list[Callable[[ModuleCall], None]] = field(default_factory=list)
+    #: Listeners for returns of modules, each with a function that decides, as a captured forward begins, whether it
+    #: listens in this forward.
     module_listeners: list[tuple[Callable[[], bool], Callable[[ModuleCall], None]]] = field(default_factory=list)
+    #: Those of them that listen in this forward: a module has returned.
     module_called: list[Callable[[ModuleCall], None]] = field(default_factory=list)
+    #: Compiled code computes attention, with these arguments by name, in the module that was entered last and has not
+    #: returned.
     attention_compiled: list[Callable[[dict[str, Any]], None]] = field(default_factory=list)
+    #: The outermost module has returned.
     forward_ended: list[Callable[[ForwardCall], None]] = field(default_factory=list)
-    loss_computed: list[Callable[[LossCall], None]] = field(default_factory=list)
+    loss_computed: list[Callable[[LossCall], None]] = field(default_factory=list)  #: A loss function has returned.
+    #: A backward is about to run, from one tensor and for all parameters.
     backward_began: list[Callable[[BackwardCall], None]] = field(default_factory=list)
+    #: An optimizer is about to change its parameters; with a closure, this has returned for the first time.
     update_began: list[Callable[[Update], None]] = field(default_factory=list)
-    update_ended: list[Callable[[Update], None]] = field(default_factory=list)
+    update_ended: list[Callable[[Update], None]] = field(default_factory=list)  #: It has changed them.
+    #: A backward has ended, and lines of the script may change parameters now.
     script_update_began: list[Callable[[Update], None]] = field(default_factory=list)
-    script_update_ended: list[Callable[[Update], None]] = field(default_factory=list)
+    script_update_ended: list[Callable[[Update], None]] = field(default_factory=list)  #: They have changed them.
+    #: An outermost module is about to be called with gradients, in training mode where it was in evaluation mode at the
+    #: last such call, or the other way round; the step is not captured.
     mode_changed: list[Callable[[ForwardCall], None]] = field(default_factory=list)
+    #: Not about captured steps: an outermost module is about to be called with gradients.
     each_forward_began: list[Callable[[ForwardCall], None]] = field(default_factory=list)
+    #: Not about captured steps: it has returned.
     each_forward_ended: list[Callable[[ForwardCall], None]] = field(default_factory=list)
+    #: Not about captured steps: a backward of a watched model is about to run.
     each_backward_began: list[Callable[[], None]] = field(default_factory=list)
+    #: Not about captured steps: it has ended, maybe by an exception.
     each_backward_ended: list[Callable[[], None]] = field(default_factory=list)
+    #: Not about captured steps: a backward begins from a loss that is not finite, or that is a readback, so that it is
+    #: not known yet whether it is; with where it starts in autograd's graph.
     loss_suspected: list[Callable[[OpenStep, float | Readback, BackwardStart], None]] = field(default_factory=list)
+    #: Not about captured steps: a backward begins from one loss on the CPU that is finite; with the same.
     finite_loss: list[Callable[[OpenStep, BackwardStart], None]] = field(default_factory=list)
+    #: Not about captured steps: gradients are final, and an optimizer is about to use them; with whether a scaler is at
+    #: work, so that they may overflow.
     each_update_began: list[Callable[[OpenStep, bool], None]] = field(default_factory=list)
+    #: Not about captured steps: gradients are not finite, named by their parameters in order of the model, or these
+    #: names are not known yet.
     gradients_suspected: list[Callable[[OpenStep, list[str] | LateGradients], None]] = field(default_factory=list)
+    #: Not about captured steps: an optimizer has stepped.
     each_update_ended: list[Callable[[OpenStep, Optimizer], None]] = field(default_factory=list)
+    #: Not about captured steps: any optimizer is about to step, of watched models or not.
     optimizer_steps: list[Callable[[Optimizer], None]] = field(default_factory=list)
+    #: Not about captured steps: it has stepped.
     optimizer_stepped: list[Callable[[Optimizer], None]] = field(default_factory=list)
+    #: Not about captured steps: a step has been updated, by an optimizer or by the script.
     each_step_updated: list[Callable[[OpenStep], None]] = field(default_factory=list)
+    #: Not about captured steps: called with True when the steps to come are like the ones before and none of them is
+    #: captured, with False when that ends. Listeners to events of every step rest in between.
     resting: list[Callable[[bool], None]] = field(default_factory=list)
 
     def add(self, part: object) -> Callable[[], None]:

@@ -28,13 +28,10 @@ class Folding:
     """The findings of one rule on one worker of one attempt. Those of the same severity and subject are one.
 
     It has the words and values of the first of them. If they state when the run ends, it has those of the newest.
-
-    Attributes:
-        dropped: Number of findings beyond the limit, which are not kept.
     """
 
     most: int = MOST_FINDINGS
-    dropped: int = 0
+    dropped: int = 0  #: Number of findings beyond the limit, which are not kept.
     _folded: dict[_Key, Folded] = field(default_factory=dict)
     _changed: dict[_Key, None] = field(default_factory=dict)
 

@@ -79,15 +79,10 @@ class RuleFacts:
 
 @dataclass(frozen=True)
 class Examined:
-    """TRAIN steps of a model on a worker, over all attempts.
+    """TRAIN steps of a model on a worker, over all attempts."""
 
-    Attributes:
-        steps: Their number.
-        captured: At how many of them tensors were examined.
-    """
-
-    steps: int = 0
-    captured: int = 0
+    steps: int = 0  #: Their number.
+    captured: int = 0  #: At how many of them tensors were examined.
 
     @property
     def hardly(self) -> bool:

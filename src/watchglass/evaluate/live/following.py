@@ -25,17 +25,11 @@ Pause = Callable[[float], bool]
 
 @dataclass(frozen=True)
 class Followed:
-    """How following a run ended.
+    """How following a run ended."""
 
-    Attributes:
-        evaluation: What the rules found, up to the last step that was read.
-        ended: How the run ended, in words: ``"finished"``, ``"stopped"``, ``"lost"``; "" where it may still go on.
-        left_off: Why following ended before the run, in words; "" where it did not.
-    """
-
-    evaluation: Evaluation
-    ended: str
-    left_off: str
+    evaluation: Evaluation  #: What the rules found, up to the last step that was read.
+    ended: str  #: How the run ended, in words: ``"finished"``, ``"stopped"``, ``"lost"``; "" where it may still go on.
+    left_off: str  #: Why following ended before the run, in words; "" where it did not.
 
 
 class Following:

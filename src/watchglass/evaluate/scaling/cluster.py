@@ -40,19 +40,13 @@ _TOKEN = secrets.token_hex(32)
 
 @dataclass(frozen=True)
 class Patience:
-    """How long a caller waits for a cluster, and how often it starts a process again.
+    """How long a caller waits for a cluster, and how often it starts a process again."""
 
-    Attributes:
-        retries: How often a process that died is started again for the same part, or for a live run without progress.
-        connect_s: Longest time until a cluster accepts a connection.
-        check_s: Time between checks of the node of this process, while the caller waits for an answer.
-        wake_s: Longest time between two moments at which a waiting caller handles signals.
-    """
-
+    #: How often a process that died is started again for the same part, or for a live run without progress.
     retries: int = 4
-    connect_s: float = 10.0
-    check_s: float = 5.0
-    wake_s: float = 0.5
+    connect_s: float = 10.0  #: Longest time until a cluster accepts a connection.
+    check_s: float = 5.0  #: Time between checks of the node of this process, while the caller waits for an answer.
+    wake_s: float = 0.5  #: Longest time between two moments at which a waiting caller handles signals.
 
 
 class Cluster:

@@ -13,15 +13,10 @@ _EXPONENTIAL = 8.0
 
 
 class Growth(NamedTuple):
-    """How fast a result can grow with outputs that grow, in both directions.
+    """How fast a result can grow with outputs that grow, in both directions."""
 
-    Attributes:
-        up: Order of its growth: 1 for linear, 2 for squares; 0 where it has a limit.
-        down: The same towards minus infinity.
-    """
-
-    up: float
-    down: float
+    up: float  #: Order of its growth: 1 for linear, 2 for squares; 0 where it has a limit.
+    down: float  #: The same towards minus infinity.
 
     @property
     def negative(self) -> Growth:

@@ -9,20 +9,11 @@ from watchglass.records import Severity
 
 
 class Mistake(NamedTuple):
-    """What is wrong with a loss, or with what it is given.
+    """What is wrong with a loss, or with what it is given."""
 
-    Attributes:
-        symptom: Symptom of the finding; "" for none.
-        message: A sentence.
-        value: What was measured.
-        limit: What it crossed.
-        evidence: Values for advice.
-        severity: Severity of the finding.
-    """
-
-    symptom: str
-    message: str
-    value: float | None = None
-    limit: float | None = None
-    evidence: Mapping[str, Any] = {}
-    severity: Severity = Severity.WARNING
+    symptom: str  #: Symptom of the finding; "" for none.
+    message: str  #: A sentence.
+    value: float | None = None  #: What was measured.
+    limit: float | None = None  #: What it crossed.
+    evidence: Mapping[str, Any] = {}  #: Values for advice.
+    severity: Severity = Severity.WARNING  #: Severity of the finding.

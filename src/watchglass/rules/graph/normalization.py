@@ -15,23 +15,14 @@ Calls = Sequence[facts.ComputedLoss]
 
 
 class Normalized(NamedTuple):
-    """Results that add up to one along an axis, or their logarithms.
+    """Results that add up to one along an axis, or their logarithms."""
 
-    Attributes:
-        at: The result.
-        of: The result that is normalised; None if unknown.
-        axis: The axis; None for several.
-        size: Its size.
-        original: The same axis of the result of ``of``; None if unclear.
-        mixes: Whether a reshape has put together parts of several axes into this one.
-    """
-
-    at: Made
-    of: Made | None
-    axis: int | None
-    size: int
-    original: int | None
-    mixes: bool
+    at: Made  #: The result.
+    of: Made | None  #: The result that is normalised; None if unknown.
+    axis: int | None  #: The axis; None for several.
+    size: int  #: Its size.
+    original: int | None  #: The same axis of the result of ``of``; None if unclear.
+    mixes: bool  #: Whether a reshape has put together parts of several axes into this one.
 
     @classmethod
     def over(cls, at: Made, of: Made | None, sums: Made) -> Normalized:

@@ -44,37 +44,24 @@ Rows = tuple[NDArray[np.int64], NDArray[np.float64]]
 
 @dataclass(frozen=True)
 class Start:
-    """The first step of one attempt, and its end so far.
+    """The first step of one attempt, and its end so far."""
 
-    Attributes:
-        first: Its first TRAIN step, in its own numbers.
-        end: One more than the last TRAIN step that it ended, in its own numbers; ``first`` where it has ended none.
-        source: The source of its first step: one of :data:`SOURCES`, ``"weights"`` for a match of statistics,
-            ``"unknown"``, or "" for the first attempt of a run.
-        shift: The number to add to its own numbers for those of the course.
-    """
-
-    first: int
-    end: int
+    first: int  #: Its first TRAIN step, in its own numbers.
+    end: int  #: One more than the last TRAIN step that it ended, in its own numbers; ``first`` where it has ended none.
+    #: The source of its first step: one of :data:`SOURCES`, ``"weights"`` for a match of statistics, ``"unknown"``, or
+    #: "" for the first attempt of a run.
     source: str = ""
-    shift: int = 0
+    shift: int = 0  #: The number to add to its own numbers for those of the course.
 
 
 @dataclass(frozen=True)
 class StepRange:
-    """Steps of one mode that count, of one attempt.
+    """Steps of one mode that count, of one attempt."""
 
-    Attributes:
-        attempt: The attempt.
-        start: The attempt's first step in the course.
-        stop: One more than its last step in the course; None for the newest attempt, which may continue.
-        shift: The number to add to the attempt's own mode steps.
-    """
-
-    attempt: int
-    start: int
-    stop: int | None
-    shift: int = 0
+    attempt: int  #: The attempt.
+    start: int  #: The attempt's first step in the course.
+    stop: int | None  #: One more than its last step in the course; None for the newest attempt, which may continue.
+    shift: int = 0  #: The number to add to the attempt's own mode steps.
 
 
 @dataclass(frozen=True)
@@ -115,15 +102,10 @@ class Seam:
 
 @dataclass(frozen=True)
 class Lineage:
-    """The course of one run.
+    """The course of one run."""
 
-    Attributes:
-        parts: TRAIN steps that count, in order.
-        seams: The seams between attempts, in the order of attempts.
-    """
-
-    parts: tuple[StepRange, ...]
-    seams: tuple[Seam, ...]
+    parts: tuple[StepRange, ...]  #: TRAIN steps that count, in order.
+    seams: tuple[Seam, ...]  #: The seams between attempts, in the order of attempts.
 
     def of(self, mode: Mode, tables: Mapping[int, WorkerTables]) -> tuple[StepRange, ...]:
         """Steps of a mode that count; see :func:`evaluations` for the numbers of EVAL and PREDICT steps.

@@ -28,28 +28,18 @@ from watchglass.store.spool.folder import spool_exists
 
 @dataclass
 class Compaction:
-    """The result of a compaction.
+    """The result of a compaction."""
 
-    Attributes:
-        generation: Number of the generation that counts now; 0 where there is none.
-        written: Whether it was written by this compaction; else there was nothing new to compact.
-        rows: Rows of statistics in it, as far as they were written now.
-        before_bytes: Bytes of the segments and the earlier generation that were compacted.
-        after_bytes: Bytes of the objects that replace them.
-        statistics_bytes: Of these, statistics.
-        deleted: Objects that were deleted, and their bytes.
-        kept: What was not compacted or deleted, each with the reason, in a sentence.
-        objects: Objects that were written, each with its length.
-    """
-
-    generation: int = 0
-    written: bool = False
-    rows: int = 0
-    before_bytes: int = 0
-    after_bytes: int = 0
-    statistics_bytes: int = 0
-    deleted: tuple[int, int] = (0, 0)
+    generation: int = 0  #: Number of the generation that counts now; 0 where there is none.
+    written: bool = False  #: Whether it was written by this compaction; else there was nothing new to compact.
+    rows: int = 0  #: Rows of statistics in it, as far as they were written now.
+    before_bytes: int = 0  #: Bytes of the segments and the earlier generation that were compacted.
+    after_bytes: int = 0  #: Bytes of the objects that replace them.
+    statistics_bytes: int = 0  #: Of these, statistics.
+    deleted: tuple[int, int] = (0, 0)  #: Objects that were deleted, and their bytes.
+    #: What was not compacted or deleted, each with the reason, in a sentence.
     kept: list[str] = field(default_factory=list)
+    #: Objects that were written, each with its length.
     objects: dict[str, int] = field(default_factory=dict, repr=False)
 
 

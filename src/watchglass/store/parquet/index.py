@@ -27,19 +27,12 @@ MAX_GROUP_ROWS = 1 << 18
 
 @dataclass(frozen=True)
 class Group:
-    """A row group.
+    """A row group."""
 
-    Attributes:
-        rows: Number of its rows.
-        tensor_ids: Least and greatest, both included.
-        global_steps: Least and greatest, both included.
-        columns: The bytes of each column in the file, half-open, by its name.
-    """
-
-    rows: int
-    tensor_ids: tuple[int, int]
-    global_steps: tuple[int, int]
-    columns: dict[str, tuple[int, int]]
+    rows: int  #: Number of its rows.
+    tensor_ids: tuple[int, int]  #: Least and greatest, both included.
+    global_steps: tuple[int, int]  #: Least and greatest, both included.
+    columns: dict[str, tuple[int, int]]  #: The bytes of each column in the file, half-open, by its name.
 
 
 def add_index(data: bytes) -> bytes:

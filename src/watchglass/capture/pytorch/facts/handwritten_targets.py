@@ -28,15 +28,10 @@ class Difference(NamedTuple):
 
 
 class Labels(NamedTuple):
-    """Log-probabilities of the model's output, and labels.
+    """Log-probabilities of the model's output, and labels."""
 
-    Attributes:
-        log_shares: Of shape (rows, classes).
-        labels: int64[rows], or shares of the shape of ``log_shares``.
-    """
-
-    log_shares: Tensor
-    labels: Tensor
+    log_shares: Tensor  #: Of shape (rows, classes).
+    labels: Tensor  #: int64[rows], or shares of the shape of ``log_shares``.
 
 
 def found_in(graph: Graph) -> Difference | Labels | None:
