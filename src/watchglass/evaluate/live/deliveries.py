@@ -9,7 +9,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from watchglass.actions import Action, Courier, DeliveryOutcome
 from watchglass.config import ActionSpec, Clock, EvaluatorTiming
@@ -94,6 +94,7 @@ class _Due:
     dead: str = ""
 
 
+@dataclass(eq=False)
 class Deliveries:
     """The deliveries of one action, in their order. For one thread; nothing here waits.
 
@@ -101,44 +102,24 @@ class Deliveries:
     ``action_failed``; ``action_limited`` for one beyond the limit. An evaluator that starts again reads them.
     """
 
-    def __init__(
-        self,
-        key: str,
-        spec: ActionSpec,
-        action: Action,
-        store: Store,
-        *,
-        start: Callable[..., Courier] = Courier,
-        clock: Clock = time,
-        jitter: Callable[[], float] = random.random,
-        timing: EvaluatorTiming,
-    ) -> None:
-        """Nothing is delivered yet.
-
-        Args:
-            key: Name of the action in observations, unique in the evaluator.
-            spec: The action.
-            action: An instance of it, for its parameters.
-            store: The run's store, for dead letters.
-            start: Starts a delivery.
-            clock: The time.
-            jitter: A random number from 0 to 1; a pause between tries varies by half of its length.
-            timing: How long to pause between tries.
-        """
-        self.key, self.action = key, action
-        self._spec, self._store, self._start, self._clock, self._jitter = spec, store, start, clock, jitter
-        self._timing = timing
-        self._waiting: deque[_Due] = deque()
-        self._underway: Courier | None = None
-        self._known: set[str] = set()
-        self._accepted_s: deque[float] = deque()
-        self._last: Event | None = None
-        #: Events beyond the limit that no summary has reported yet.
-        self.left_out = 0
-        #: Deliveries by outcome: done, failed, limited.
-        self.counts = {"done": 0, "failed": 0, "limited": 0}
-        #: Why the last failed delivery failed; "" where none did.
-        self.failure = ""
+    key: str  #: Name of the action in observations, unique in the evaluator.
+    spec: ActionSpec  #: The action.
+    action: Action  #: An instance of it, for its parameters.
+    store: Store  #: The run's store, for dead letters.
+    start: Callable[..., Courier] = field(default=Courier, kw_only=True)  #: Starts a delivery.
+    clock: Clock = field(default=time, kw_only=True)
+    #: A random number from 0 to 1; a pause between tries varies by half of its length.
+    jitter: Callable[[], float] = field(default=random.random, kw_only=True)
+    timing: EvaluatorTiming = field(kw_only=True)  #: How long to pause between tries.
+    left_out: int = field(default=0, init=False)  #: Events beyond the limit that no summary has reported yet.
+    #: Deliveries by outcome.
+    counts: dict[str, int] = field(default_factory=lambda: {"done": 0, "failed": 0, "limited": 0}, init=False)
+    failure: str = field(default="", init=False)  #: Why the last failed delivery failed; "" where none did.
+    _waiting: deque[_Due] = field(default_factory=deque, init=False)
+    _underway: Courier | None = field(default=None, init=False)
+    _known: set[str] = field(default_factory=set, init=False)
+    _accepted_s: deque[float] = field(default_factory=deque, init=False)
+    _last: Event | None = field(default=None, init=False)
 
     @property
     def waiting(self) -> int:
@@ -152,7 +133,7 @@ class Deliveries:
 
     def next_s(self) -> float | None:
         """Time of the next step of a delivery on the clock, now at the earliest; None where nothing waits."""
-        now_s = self._clock.monotonic()
+        now_s = self.clock.monotonic()
         if self._underway is not None or (self._waiting and self._waiting[0].dead):
             return now_s
         return max(now_s, self._waiting[0].not_before_s) if self._waiting else None
@@ -173,9 +154,9 @@ class Deliveries:
             self._last = event
         elif kind == "action_due":
             self.left_out -= left_out
-            ago_s = max(0.0, (self._clock.time_ns() - time_ns) / 1e9)
+            ago_s = max(0.0, (self.clock.time_ns() - time_ns) / 1e9)
             if ago_s < _HOUR_S:
-                self._accepted_s.append(self._clock.monotonic() - ago_s)
+                self._accepted_s.append(self.clock.monotonic() - ago_s)
             if event is not None:
                 self._queue(event)
 
@@ -189,7 +170,7 @@ class Deliveries:
             self.left_out += 1
             self.counts["limited"] += 1
             return [self._observation("action_limited", event)]
-        self._accepted_s.append(self._clock.monotonic())
+        self._accepted_s.append(self.clock.monotonic())
         self._queue(event)
         return [self._observation("action_due", event, **_identity(event))]
 
@@ -210,7 +191,7 @@ class Deliveries:
         may_start = may_start and len(_AT_WORK) < MOST_OF_ALL_RUNS
         if first is not None and first.dead:
             seen += self._bury()
-        elif first is not None and may_start and first.not_before_s <= self._clock.monotonic():
+        elif first is not None and may_start and first.not_before_s <= self.clock.monotonic():
             self._begin(first)
         return seen
 
@@ -222,7 +203,7 @@ class Deliveries:
         self.left_out = 0
         summary_id = event_id(last.run_id, "summary", self.key, last.id, count)
         return self.add(
-            Event("summary", summary_id, last.run, last.run_id, last.attempt, "", self._clock.time_ns(), left_out=count)
+            Event("summary", summary_id, last.run, last.run_id, last.attempt, "", self.clock.time_ns(), left_out=count)
         )
 
     def give_up(self, reason: str) -> None:
@@ -252,7 +233,7 @@ class Deliveries:
         _AT_WORK.discard(self)
 
     def _full(self) -> bool:
-        now_s = self._clock.monotonic()
+        now_s = self.clock.monotonic()
         while self._accepted_s and self._accepted_s[0] <= now_s - _HOUR_S:
             self._accepted_s.popleft()
         return self.action.per_hour is not None and len(self._accepted_s) >= self.action.per_hour
@@ -260,7 +241,7 @@ class Deliveries:
     def _begin(self, due: _Due) -> None:
         due.tries += 1
         try:
-            self._underway = self._start(self._spec, due.event, self.action.timeout_s, arrived=due.arrived)
+            self._underway = self.start(self.spec, due.event, self.action.timeout_s, arrived=due.arrived)
             _AT_WORK.add(self)
         except OSError as error:
             self._failed(due, DeliveryOutcome(False, f"no process can be started: {error.strerror or error}"))
@@ -280,17 +261,17 @@ class Deliveries:
         if not outcome.again or due.tries > self.action.retries:
             due.dead = due.failure
             return
-        first_s, longest_s = self._timing.delivery_pauses_s
+        first_s, longest_s = self.timing.delivery_pauses_s
         pause_s = min(longest_s, first_s * 2.0 ** (due.tries - 1))
-        requested_s = min(outcome.after_s or 0.0, self._timing.longest_requested_pause_s)
-        due.not_before_s = self._clock.monotonic() + max(pause_s * (0.5 + self._jitter()), requested_s)
+        requested_s = min(outcome.after_s or 0.0, self.timing.longest_requested_pause_s)
+        due.not_before_s = self.clock.monotonic() + max(pause_s * (0.5 + self.jitter()), requested_s)
 
     def _bury(self) -> list[Observation]:
         """Write the first that waits as a dead letter; while the store is unreachable it stays first."""
         due = self._waiting[0]
         letter = DeadLetter(self.key, due.event, due.tries, due.dead)
         try:
-            text = letter.written(self._store, self._clock.time_ns())
+            text = letter.written(self.store, self.clock.time_ns())
         except StoreError:
             return []
         outcome = {"tries": due.tries, "reason": due.dead, "dead_letter": letter.path}
@@ -302,7 +283,7 @@ class Deliveries:
         return [self._observation("action_failed", due.event, **outcome)]
 
     def _observation(self, what: str, event: Event, **data: object) -> Observation:
-        return observation_of(what, self.key, event, self._clock.time_ns(), **data)
+        return observation_of(what, self.key, event, self.clock.time_ns(), **data)
 
 
 def _identity(event: Event) -> Mapping[str, object]:
