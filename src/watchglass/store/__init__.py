@@ -148,7 +148,6 @@ if TYPE_CHECKING:
         SegmentWriter as SegmentWriter,
         StreamWriter as StreamWriter,
     )
-# isort: on
 
 if not TYPE_CHECKING:
     __getattr__ = lazily(__name__)

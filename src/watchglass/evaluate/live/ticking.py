@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from watchglass.config import EvaluatorTiming
@@ -41,27 +41,18 @@ class _Waiting:
             self.due_s = next(self.times)
 
 
+@dataclass(eq=False)
 class Ticking:
-    """Makes ticks. For one thread; asks the store for nothing.
+    """Makes ticks. For one thread; asks the store for nothing."""
 
-    Args:
-        liveness: Who the workers are and whether they live.
-        monotonic: Seconds.
-        timing: How often ticks are due, and when stacks are read from outside.
-        outside: Reads the stacks of a worker on this machine, by its claim.
-    """
-
-    def __init__(
-        self,
-        liveness: WorkerLiveness,
-        monotonic: Callable[[], float],
-        timing: EvaluatorTiming,
-        outside: Callable[[FollowedWorker, Claim], list[dict[str, Any]]],
-    ) -> None:
-        self._liveness, self._monotonic, self._timing, self._outside = liveness, monotonic, timing, outside
-        self._groups: dict[tuple[int, str], _Waiting] = {}
-        self._workers: dict[tuple[int, str], tuple[int, float]] = {}
-        self._shown_stacks: dict[tuple[int, str], Any] = {}
+    liveness: WorkerLiveness  #: Who the workers are and whether they live.
+    monotonic: Callable[[], float]  #: Seconds.
+    timing: EvaluatorTiming  #: How often ticks are due, and when stacks are read from outside.
+    #: Reads the stacks of a worker on this machine, by its claim.
+    outside: Callable[[FollowedWorker, Claim], list[dict[str, Any]]]
+    _groups: dict[tuple[int, str], _Waiting] = field(default_factory=dict, init=False)
+    _workers: dict[tuple[int, str], tuple[int, float]] = field(default_factory=dict, init=False)
+    _shown_stacks: dict[tuple[int, str], Any] = field(default_factory=dict, init=False)
 
     def excuse(self, seconds: float) -> None:
         """Note how long nothing could be read: that time is no silence of a worker."""
@@ -71,10 +62,10 @@ class Ticking:
 
     def due(self, workers: Collection[FollowedWorker]) -> list[Observation]:
         """The ticks that are due by what was read and shown of workers; call it where a look has found no news."""
-        now_s = self._monotonic()
+        now_s = self.monotonic()
         groups: dict[str, list[FollowedWorker]] = {}
         for worker in workers:
-            if worker.attempt != self._liveness.newest:
+            if worker.attempt != self.liveness.newest:
                 continue
             key = worker.attempt, worker.worker
             if self._workers.get(key, (-1, 0.0))[0] != worker.ended:
@@ -87,7 +78,7 @@ class Ticking:
         attempt, name, shown = workers[0].attempt, workers[0].group, workers[0].moments
         waiting = self._groups.get((attempt, name))
         if waiting is None or waiting.steps != shown.shown:
-            waiting = self._groups[attempt, name] = _Waiting(shown.shown, now_s, tick_times(self._timing.ticks_s))
+            waiting = self._groups[attempt, name] = _Waiting(shown.shown, now_s, tick_times(self.timing.ticks_s))
             if shown.tick is not None and shown.tick.steps == shown.shown:
                 # An evaluator before this one has waited already.
                 before = tick_of(shown.tick, "")
@@ -100,13 +91,13 @@ class Ticking:
         if waited_s < waiting.due_s:
             return []
         waiting.next_after(waited_s)
-        claims = self._liveness.claims(attempt)
+        claims = self.liveness.claims(attempt)
         living = [w.worker for w in workers if w.worker in claims and is_alive(claims[w.worker])]
         seconds = {w.worker: round(now_s - self._workers[attempt, w.worker][1], 3) for w in workers}
         data: dict[str, Any] = {"seconds": seconds, "living": living}
         stacks = {w.worker: latest for w in workers if (latest := self._new_stacks(w)) is not None}
         for worker in workers:
-            if worker.worker in living and seconds[worker.worker] >= self._timing.outside_stacks_s:
+            if worker.worker in living and seconds[worker.worker] >= self.timing.outside_stacks_s:
                 found = self._stacks_from_outside(worker, claims[worker.worker])
                 if found is not None:
                     stacks.setdefault(worker.worker, found)
@@ -126,7 +117,7 @@ class Ticking:
         key = worker.attempt, worker.worker
         if _is_of_silence(self._shown_stacks.get(key), worker):
             return None
-        threads = self._outside(worker, claim)
+        threads = self.outside(worker, claim)
         if not threads:
             return None
         self._shown_stacks[key] = {"step": worker.ended - 1, "threads": threads}

@@ -31,10 +31,10 @@ from watchglass.store.encoding.json_payloads import json_frame, json_object, jso
 from watchglass.store.encoding.rows import decode_rows, encode_rows, holds, table_of
 from watchglass.store.encoding.tensors import MAX_AXES
 
-#: In the order of the arguments of StepEnd.
 #: Kinds of records that evaluators write.
 JournalRecord: TypeAlias = Finding | RuleStatus | Observation
 
+#: In the order of the arguments of StepEnd.
 _STEP_END_COLUMNS = ("global_step", "mode", "mode_step", "train_step", "start_ns", "end_ns", "captures", "model")
 _STEP_FIELDS = attrgetter(*(field.name for field in STEPS.fields))
 _MODES = {int(mode): mode for mode in Mode if mode is not Mode.GLOBAL}
