@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from watchglass.capture.arrays import Elements
+from watchglass.capture.module_places import ParameterPlace
 from watchglass.records import facts
 from watchglass.stats import inner_products
 
@@ -28,21 +30,18 @@ _TINY = 1e-8
 _Array = NDArray[Any]
 
 
-@dataclass(frozen=True)
-class SampledParameter:
-    """Sampled elements of one parameter; arrays of the same length."""
+class SampledParameter(NamedTuple):
+    """Sampled elements of one parameter, all of the same number."""
 
-    name: str  #: Its name.
-    layer: int  #: Position of its module, -1 for none.
-    kind: str  #: Kind of its module.
+    place: ParameterPlace  #: Its name and place.
     dims: int  #: Number of its axes.
     dtype: str  #: Its own dtype.
     group: int  #: Index of its group.
-    before: _Array  #: The weight before the update.
-    gradient: _Array  #: The gradient as the optimizer got it.
-    after: _Array  #: The weight after the update.
-    moment: _Array | None = None  #: The second moment after the update; None where there is none.
-    step: float | None = None  #: Updates of the parameter so far, by the optimizer; None where unknown.
+    before: Elements  #: The weight before the update.
+    gradient: Elements  #: The gradient as the optimizer got it, or a multiple.
+    after: Elements  #: The weight after the update.
+    moment: Elements | None = None  #: The second moment after the update; None where there is none.
+    step: Elements | None = None  #: Updates of the parameter so far, by the optimizer; None where unknown.
 
 
 def next_after(first: int, step: int) -> int:
@@ -75,43 +74,60 @@ def _spread(found: Sequence[int], most: int) -> list[int]:
 
 
 class UpdateSamples:
-    """Makes the data of ``update_sample`` facts of one optimizer, one after another. For the recorder's thread.
+    """Decides when updates of one optimizer are sampled, and makes the facts of the samples.
 
     It keeps the update and the weights of the sample before.
 
     Args:
         optimizer: Class name of the optimizer.
+        step: The step of the first sample.
     """
 
-    def __init__(self, optimizer: str) -> None:
+    def __init__(self, optimizer: str, step: int) -> None:
         self._optimizer = optimizer
+        self._first = self._next = step
+        self._latest: int | None = None
         # By name: the sampled update, the weights after it, and the change since the sample before that.
         self._last: dict[str, tuple[_Array, _Array, _Array | None]] = {}
 
+    def due(self, step: int) -> bool:
+        """Whether a sample is to be taken at a step. For the training thread."""
+        return step >= self._next
+
+    def took(self, step: int) -> int | None:
+        """A sample was taken; returns the steps since the sample before. For the training thread."""
+        since = None if self._latest is None else step - self._latest
+        self._latest, self._next = step, next_after(self._first, step)
+        return since
+
     def sample(
-        self, since: int | None, settings: Sequence[facts.UpdateGroup], parameters: Sequence[SampledParameter]
-    ) -> facts.UpdateSample:
-        """The fact.
+        self, since: int | None, groups: Sequence[tuple[facts.UpdateGroup, Elements | None]],
+        parameters: Sequence[SampledParameter], scale: Elements | float | None,
+    ) -> facts.UpdateSample:  # fmt: skip
+        """The fact. For the recorder's thread: waits for devices.
 
         Args:
             since: Steps since the sample before.
-            settings: The settings of the optimizer's groups.
+            groups: The settings of the optimizer's groups, and learning rates that are on their way.
             parameters: The sampled parameters.
+            scale: Gradients are divided by it.
         """
         last, self._last = self._last, {}
+        settings = [group if rate is None else replace(group, lr=_number(rate)) for group, rate in groups]
+        divisor = _number(scale) or 1.0
         rows = []
         for parameter in parameters:
             with np.errstate(all="ignore"):
-                row = self._row(parameter, settings[parameter.group], last.get(parameter.name))
+                row = self._row(parameter, settings[parameter.group], divisor, last.get(parameter.place.name))
             rows.append(row)
         columns = {name: tuple(row[name] for row in rows) for name in (rows[0] if rows else ())}
         return facts.UpdateSample(
             self._optimizer,
             since,
             tuple(settings),
-            tensors=tuple(parameter.name for parameter in parameters),
-            layer=tuple(parameter.layer for parameter in parameters),
-            kind=tuple(parameter.kind for parameter in parameters),
+            tensors=tuple(parameter.place.name for parameter in parameters),
+            layer=tuple(parameter.place.place.index for parameter in parameters),
+            kind=tuple(parameter.place.place.kind.value for parameter in parameters),
             dims=tuple(parameter.dims for parameter in parameters),
             dtype=tuple(parameter.dtype for parameter in parameters),
             group=tuple(parameter.group for parameter in parameters),
@@ -119,15 +135,16 @@ class UpdateSamples:
         )
 
     def _row(
-        self, of: SampledParameter, settings: facts.UpdateGroup, last: tuple[_Array, _Array, _Array | None] | None
-    ) -> dict[str, Any]:
-        before, gradient, after = of.before, of.gradient, of.after
+        self, of: SampledParameter, settings: facts.UpdateGroup, divisor: float,
+        last: tuple[_Array, _Array, _Array | None] | None,
+    ) -> dict[str, Any]:  # fmt: skip
+        before, gradient, after = of.before.received(), of.gradient.received() / divisor, of.after.received()
         update = after - before
         nonzero = gradient != 0
         decay, pure_gradient, pure_update = self._apart(before, gradient, update, settings)
         moved = None if last is None else after - last[1]
         was = None if last is None else last[2]
-        self._last[of.name] = update, after, moved
+        self._last[of.place.name] = update, after, moved
         size = _rms(before)
         return {
             "elements": int(before.size),
@@ -168,9 +185,9 @@ def _moments(of: SampledParameter, settings: facts.UpdateGroup, gradient: _Array
     """Elements by the square root of their second moment, corrected for its start, and the gradient over it."""
     if of.moment is None or settings.eps is None:
         return {"below_epsilon": None, "tiny_moment": None, "zero_moment": None, "gradient_over_moment": None}
-    root = np.sqrt(of.moment)
-    if settings.beta2 is not None and of.step:
-        root = root / math.sqrt(max(1 - settings.beta2**of.step, 1e-12))
+    root, step = np.sqrt(of.moment.received()), _number(of.step)
+    if settings.beta2 is not None and step:
+        root = root / math.sqrt(max(1 - settings.beta2**step, 1e-12))
     some = root > 0
     over = np.where(gradient == 0, 0.0, gradient.astype(np.float64) / np.maximum(root, settings.eps))
     return {
@@ -179,6 +196,10 @@ def _moments(of: SampledParameter, settings: facts.UpdateGroup, gradient: _Array
         "zero_moment": _share(~some, np.ones_like(some)),
         "gradient_over_moment": _short(_rms(over)),
     }
+
+
+def _number(value: Elements | float | None) -> float | None:
+    return float(value.received()[0]) if isinstance(value, Elements) else value
 
 
 def _rms(values: _Array) -> float:

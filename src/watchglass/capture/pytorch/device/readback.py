@@ -70,6 +70,11 @@ class DeviceRows:
         return self._host.numpy()
 
 
+def on_host(values: Tensor) -> NDArray[Any] | DeviceRows:
+    """The numbers of a tensor as a NumPy array of its memory, or a transfer of them from a device."""
+    return values.numpy() if values.is_cpu else DeviceRows(values)
+
+
 class DeviceTime:
     """Measures the device time of watchglass: pairs of events around launches, read when the launches are complete.
 

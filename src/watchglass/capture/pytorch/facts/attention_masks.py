@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
 
+from watchglass.capture.arrays import Elements
 from watchglass.capture.port import Port
 from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
-from watchglass.capture.pytorch.facts.copies import Copies, CopyPlace
+from watchglass.capture.pytorch.facts.copies import Copies
 from watchglass.capture.pytorch.facts.later_masks import LaterMasks, later_masks
 from watchglass.capture.pytorch.public_calls import ATTENTION, MULTI_HEAD_ATTENTION, SOFTMAX
 from watchglass.capture.pytorch.tensors.attention import logits_of, named_arguments
@@ -68,7 +68,7 @@ class SeenPositions:
             elif noted["queries"] == noted["keys"] > 1:
                 noted["later"] = self._places(noted["queries"], masks)
 
-    def _places(self, length: int, masks: LaterMasks) -> list[CopyPlace]:
+    def _places(self, length: int, masks: LaterMasks) -> list[Elements]:
         """Copies of what masks after the softmax show, and of their largest values."""
         places = []
         for limit, several in ((0, masks.shown), (None, masks.hidden)):
@@ -78,9 +78,9 @@ class SeenPositions:
                 places.append(self._copies.add(torch.stack((*_seen(mask, limit, length), mask.max().float()))))
         return places
 
-    def seen(self, values: dict[CopyPlace, NDArray[Any]]) -> tuple[facts.SeenByAttention, ...]:
-        """What it saw, from the values of the copies; for the recorder's thread."""
-        return _summed([_of_attention(noted, values) for noted in self._calls])
+    def seen(self) -> tuple[facts.SeenByAttention, ...]:
+        """What it saw; for the recorder's thread."""
+        return _summed(list(map(_of_attention, self._calls)))
 
     def _enter(self, arguments: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._within += 1
@@ -145,10 +145,10 @@ class SeenPositions:
         return noted
 
 
-def _of_attention(noted: dict[str, Any], values: dict[CopyPlace, NDArray[Any]]) -> dict[str, Any]:
-    share, later = noted["next"], [values[place] for place in noted.get("later", ())]
-    if isinstance(share, tuple):
-        seen, itself = values[share]
+def _of_attention(noted: dict[str, Any]) -> dict[str, Any]:
+    share, later = noted["next"], [each.received() for each in noted.get("later", ())]
+    if isinstance(share, Elements):
+        seen, itself = share.received()
         share = float(seen / itself) if itself else 0.0
     for seen, itself, largest in later:
         kept = float(seen / itself) if itself else 0.0

@@ -22,7 +22,7 @@ from watchglass.capture.input_sketches import Correlations, Sample, first_of_eac
 from watchglass.capture.port import Port
 from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.compiled.graphs import compiling, in_graph_capture
-from watchglass.capture.pytorch.device.readback import DeviceRows
+from watchglass.capture.pytorch.device.readback import on_host
 from watchglass.capture.pytorch.events import ForwardCall, ModuleCall, Update
 from watchglass.capture.pytorch.facts.input_samples import sample, table_sample
 from watchglass.capture.pytorch.facts.judged_rows import number_of_model
@@ -182,7 +182,7 @@ class Batches:
                 continue
             if gradient.layout is torch.strided and gradient.dim() == 2:
                 norms = torch.linalg.vector_norm(gradient[:_MOST_TOKENS].float(), dim=1)
-                taken.gradients = norms.numpy() if norms.is_cpu else DeviceRows(norms)
+                taken.gradients = on_host(norms)
 
     def _iterated(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         loader = args[0]

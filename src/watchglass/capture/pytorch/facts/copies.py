@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from watchglass.capture.arrays import Elements
 from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
-from watchglass.capture.pytorch.device.readback import DeviceRows
+from watchglass.capture.pytorch.device.readback import on_host
 from watchglass.capture.pytorch.facts.input_samples import scattered
 
-#: Place of a tensor among the copies.
-CopyPlace = tuple[torch.device, int]
+
+class _Part(NamedTuple):
+    """One of the copies, once they have been sent."""
+
+    copies: Copies
+    device: torch.device
+    number: int
+
+    def resolve(self) -> NDArray[Any]:
+        return self.copies.received(self.device)[self.number]
 
 
 class Copies:
@@ -22,31 +31,29 @@ class Copies:
 
     def __init__(self) -> None:
         self._parts: dict[torch.device, list[Tensor]] = {}
-        self._sent: dict[torch.device, tuple[Any, list[int]]] = {}
+        self._sent: dict[torch.device, tuple[Elements, list[int]]] = {}
+        self._received: dict[torch.device, list[NDArray[Any]]] = {}
 
-    def add(self, values: Tensor) -> CopyPlace:
-        """Take a tensor along, which nothing changes until :meth:`send`; returns its place."""
+    def add(self, values: Tensor) -> Elements:
+        """Take a tensor along, which nothing changes until :meth:`send`; returns its elements, in one axis."""
         parts = self._parts.setdefault(values.device, [])
         parts.append(values.detach().reshape(-1))
-        return values.device, len(parts) - 1
+        return Elements(_Part(self, values.device, len(parts) - 1))
 
     def send(self) -> None:
         """All are there: copy them. Waits for no device."""
         for device, parts in self._parts.items():
             wide = torch.float64 if any(part.dtype == torch.float64 for part in parts) else torch.float32
             together = torch.cat([part.to(wide) for part in parts])
-            sent = together.numpy() if device.type == "cpu" else DeviceRows(together)
-            self._sent[device] = sent, [part.numel() for part in parts]
+            self._sent[device] = Elements(on_host(together)), [part.numel() for part in parts]
         self._parts = {}
 
-    def values(self) -> dict[CopyPlace, NDArray[Any]]:
-        """The arrays by their places. Waits for devices: for the recorder's thread."""
-        found = {}
-        for device, (sent, sizes) in self._sent.items():
-            values = sent if isinstance(sent, np.ndarray) else sent.resolve()
-            for place, part in enumerate(np.split(values, np.cumsum(sizes)[:-1])):
-                found[device, place] = part
-        return found
+    def received(self, device: torch.device) -> list[NDArray[Any]]:
+        """The arrays from a device, in the order in which they were added. Waits: for the recorder's thread."""
+        if device not in self._received:
+            sent, sizes = self._sent[device]
+            self._received[device] = np.split(sent.received(), np.cumsum(sizes)[:-1])
+        return self._received[device]
 
 
 def some(tensor: Tensor | None, limit: int) -> Tensor | None:

@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from watchglass.capture.arrays import Elements
 from watchglass.capture.noise_samples import INPUTS, LAYERS, OUTPUTS, ROWS, SampledLayer, next_after, noise_of
 from watchglass.capture.port import Port
 from watchglass.capture.pytorch.events import BackwardCall, ForwardCall, ModuleCall, Update
-from watchglass.capture.pytorch.facts.copies import Copies, CopyPlace
+from watchglass.capture.pytorch.facts.copies import Copies
 from watchglass.capture.pytorch.facts.rank_gradients import processes
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.step.tensor_hooks import observe_gradient
@@ -155,7 +156,7 @@ class GradientNoiseFact:
         if looked.forwards not in (1, looked.backwards):
             return
         copies = Copies()
-        rows: list[tuple[str, int, CopyPlace, CopyPlace, tuple[int, int]]] = []
+        rows: list[tuple[str, int, Elements, Elements, tuple[int, int]]] = []
         for layer in looked.layers.values():
             module = layer.module()
             place = self._models.module(module) if module is not None else None
@@ -168,19 +169,16 @@ class GradientNoiseFact:
         if rows:
             copies.send()
             about = looked.batch, looked.forwards, processes()
-            make = functools.partial(_noise, about, fewest, rows, copies)
+            make = functools.partial(_noise, about, fewest, rows)
             update.step.records.add_fact(DeferredFact(facts.SampledNoise, make), "backward")
 
     #: Lines of the script may do the update.
     script_update_began = update_began
 
 
-def _noise(about: tuple[int, int, int], samples: int, rows: list[Any], copies: Copies) -> facts.SampledNoise | None:
-    values = copies.values()
+def _noise(about: tuple[int, int, int], samples: int, rows: list[Any]) -> facts.SampledNoise | None:
     layers = [
-        SampledLayer(
-            name, size, values[inputs].reshape(*shape, -1)[:samples], values[gradients].reshape(*shape, -1)[:samples]
-        )
+        SampledLayer(name, size, *(each.received().reshape(*shape, -1)[:samples] for each in (inputs, gradients)))
         for name, size, inputs, gradients, shape in rows
     ]
     noise = noise_of(layers)

@@ -140,12 +140,6 @@ def _with_samples(
     if own is None or used is None or own.shape != used.shape:
         return lambda: fact
     copies = Copies()
-    places = copies.add(own), copies.add(used)
+    of_own, of_used = copies.add(own), copies.add(used)
     copies.send()
-
-    def make() -> facts.AveragedGradient:
-        values = copies.values()
-        own_values, used_values = (tuple(values[place].tolist()) for place in places)
-        return replace(fact, own=own_values, used=used_values)
-
-    return make
+    return lambda: replace(fact, own=tuple(of_own.received().tolist()), used=tuple(of_used.received().tolist()))

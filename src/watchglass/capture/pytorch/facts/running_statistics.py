@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from watchglass.capture.arrays import Elements
 from watchglass.capture.pytorch.events import ForwardCall, ModuleCall
-from watchglass.capture.pytorch.facts.copies import Copies, CopyPlace, some
+from watchglass.capture.pytorch.facts.copies import Copies, some
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.module_tree import type_name
 from watchglass.record import CapturedRecords, DeferredFact
@@ -102,15 +103,14 @@ class RunningStatistics:
             rows.append((about, [None if each is None else copies.add(each) for each in given]))
         if rows:
             copies.send()
-            make = functools.partial(self._fact, root.training, copies, rows)
+            make = functools.partial(self._fact, root.training, rows)
             records.add_fact(DeferredFact(facts.NormalizationStatistics, make), "forward")
 
-    def _fact(self, training: bool, copies: Copies, rows: list[Any]) -> facts.NormalizationStatistics:
-        values = copies.values()
-        modules = (self._module(about, [_of(values, place) for place in places]) for about, places in rows)
-        return facts.NormalizationStatistics(training, tuple(modules))
+    def _fact(self, training: bool, rows: list[Any]) -> facts.NormalizationStatistics:
+        return facts.NormalizationStatistics(training, tuple(self._module(*row) for row in rows))
 
-    def _module(self, about: facts.NormalizationState, arrays: list[Any]) -> facts.NormalizationState:
+    def _module(self, about: facts.NormalizationState, taken: list[Elements | None]) -> facts.NormalizationState:
+        arrays: list[Any] = [None if each is None else each.received().astype(np.float64) for each in taken]
         mean, variance, input_mean, input_variance, batches = arrays
         before, self._last[about.module] = self._last.get(about.module), mean
         off = ratio = moved = None
@@ -128,10 +128,6 @@ class RunningStatistics:
             mean_off=_finite(off),
             variance_ratio=_finite(ratio),
         )
-
-
-def _of(values: dict[CopyPlace, Any], place: CopyPlace | None) -> Any:
-    return None if place is None else values[place].astype(np.float64)
 
 
 def _is_power(count: int) -> bool:

@@ -9,9 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from watchglass.capture.arrays import Elements
 from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
 from watchglass.capture.pytorch.events import LossCall, ModuleCall
-from watchglass.capture.pytorch.facts.copies import Copies, CopyPlace
+from watchglass.capture.pytorch.facts.copies import Copies
 from watchglass.capture.pytorch.graph import nodes
 from watchglass.capture.pytorch.public_calls import argument_of
 from watchglass.records import facts, loss_kind
@@ -38,7 +39,7 @@ class TokenLabels:
     def __init__(self, copies: Copies) -> None:
         self._copies = copies
         # Of each embedded tensor: its shape and a copy of its first rows and columns.
-        self._embedded: list[tuple[torch.Size, CopyPlace]] = []
+        self._embedded: list[tuple[torch.Size, Elements]] = []
         self._memory: set[Any] = set()
         self._losses: list[dict[str, Any]] = []
 
@@ -78,9 +79,8 @@ class TokenLabels:
         block = _block(labels)
         noted = {
             "function": call.function,
-            "tokens": [place for each, place in candidates if each == shape],
+            "tokens": [tokens for each, tokens in candidates if each == shape],
             "shape": shape,
-            "copies": copies,
             "labels": copies.add(block.clone()),
             "columns": block.shape[1],
             "right": copies.add(_right(call.predictions, call.target, ignored, length)),
@@ -91,19 +91,18 @@ class TokenLabels:
         self._losses.append(noted)
         return True
 
-    def fact(self, values: dict[CopyPlace, NDArray[Any]]) -> facts.TokensAndLabels:
-        """Losses and embedded tokens, from the values of the copies; for the recorder's thread."""
-        losses = [_of_loss(noted, values) for noted in self._losses]
-        embedded = sum(_is_token_like(values[place]) for _, place in self._embedded)
+    def fact(self) -> facts.TokensAndLabels:
+        """Losses and embedded tokens; for the recorder's thread."""
+        losses = [_of_loss(noted) for noted in self._losses]
+        embedded = sum(_is_token_like(tokens.received()) for _, tokens in self._embedded)
         return facts.TokensAndLabels(tuple(each for each in losses if each is not None), embedded)
 
 
-def _of_loss(noted: dict[str, Any], values: dict[CopyPlace, NDArray[Any]]) -> facts.ComparedLabels | None:
-    own = noted["copies"].values()
-    labels = own[noted["labels"]].reshape(-1, noted["columns"])
+def _of_loss(noted: dict[str, Any]) -> facts.ComparedLabels | None:
+    labels = noted["labels"].received().reshape(-1, noted["columns"])
     shape, found = noted["shape"], None
-    for place in noted["tokens"]:
-        tokens = values[place].reshape(-1, min(shape[-1], _TOKENS))
+    for embedded in noted["tokens"]:
+        tokens = embedded.received().reshape(-1, min(shape[-1], _TOKENS))
         for axis in (1, 0) if len(shape) == 2 and tokens.shape == labels.shape and noted["start"] == 0 else (1,):
             shares = [_agreeing(tokens, labels, noted["start"] + move, axis, noted["ignored"]) for move in _MOVES]
             if found is None or max(shares) > max(found["shares"]):
@@ -111,7 +110,7 @@ def _of_loss(noted: dict[str, Any], values: dict[CopyPlace, NDArray[Any]]) -> fa
     if found is None:
         return None
     judged = labels[(labels != noted["ignored"]) & (labels >= 0)]
-    right = [float(count / known) for count, known in own[noted["right"]].reshape(2, 2) if known]
+    right = [float(count / known) for count, known in noted["right"].received().reshape(2, 2) if known]
     agreeing = dict(zip(("same", "next", "second"), found["shares"], strict=True))
     distinct, least = int(np.unique(judged).size), min(right, default=None)
     return facts.ComparedLabels(

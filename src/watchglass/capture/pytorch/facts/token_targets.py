@@ -52,10 +52,7 @@ class _Look:
 
     def _fact(self) -> facts.TokensAndLabels:
         """The fact; for the recorder's thread."""
-        values = self.copies.values()
-        return replace(
-            self.labels.fact(values), attention=self.attention.seen(values), recurrent=tuple(self.recurrent)
-        )  # fmt: skip
+        return replace(self.labels.fact(), attention=self.attention.seen(), recurrent=tuple(self.recurrent))
 
 
 class TokenTargets:

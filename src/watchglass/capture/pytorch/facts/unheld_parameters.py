@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from watchglass.capture.arrays import Elements
 from watchglass.capture.port import Port
 from watchglass.capture.pytorch import public_calls as calls
-from watchglass.capture.pytorch.facts.copies import Copies, CopyPlace, some
+from watchglass.capture.pytorch.facts.copies import Copies, some
 from watchglass.capture.pytorch.facts.object_names import ObjectNames
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.module_tree import kind_of, parameters_of, type_name
@@ -83,7 +84,7 @@ class UnheldParameters:
             return  # an optimizer that was made before watching began is known once it has stepped
         idle = [each for each in reached if id(each) not in updated]
         holders = self._models.parents.holders(idle)
-        rows: list[tuple[facts.ReachedParameter, int, CopyPlace]] = []
+        rows: list[tuple[facts.ReachedParameter, int, Elements]] = []
         copies, count = Copies(), 0
         for parameter in idle:
             holder, optimizer = holders.get(id(parameter)), holding.get(id(parameter))
@@ -106,7 +107,7 @@ class UnheldParameters:
             return
         (self._reported.add if rows else self._reported.discard)(backward)
         copies.send()
-        make = functools.partial(self._fact, facts.ReachedParameters(backward, count), rows, copies)
+        make = functools.partial(self._fact, facts.ReachedParameters(backward, count), rows)
         records.add_fact(DeferredFact(facts.ReachedParameters, make), "autograd")
 
     def _number(self, parameter: Tensor) -> int:
@@ -117,13 +118,12 @@ class UnheldParameters:
             known = self._numbers[id(parameter)] = weakref.ref(parameter), next(self._next)
         return known[1]
 
-    def _fact(self, fact: facts.ReachedParameters, rows: Sequence[Any], copies: Copies) -> facts.ReachedParameters:
-        values = copies.values()
+    def _fact(self, fact: facts.ReachedParameters, rows: Sequence[Any]) -> facts.ReachedParameters:
         if len(self._seen) > _MOST_REMEMBERED:
             self._seen.clear()
         parameters = []
-        for row, number, place in rows:
-            taken = values[place].astype(float)
+        for row, number, copied in rows:
+            taken = copied.received().astype(float)
             total, known = float(taken.sum()), self._seen.get(number)
             looks = known.looks + 1 if known is not None and known.total == total else 1
             self._seen[number] = _Seen(total, looks)

@@ -15,7 +15,7 @@ from watchglass.capture.cost import Cost
 from watchglass.capture.initialization import Symmetry
 from watchglass.capture.pytorch.compiled.graphs import captured
 from watchglass.capture.pytorch.device.device_statistics import DeviceStatistics
-from watchglass.capture.pytorch.device.readback import DeviceRows
+from watchglass.capture.pytorch.device.readback import DeviceRows, on_host
 from watchglass.capture.pytorch.device.tensor_batches import memory_order, readable
 from watchglass.stats import DTYPE_CODES, native
 
@@ -211,7 +211,7 @@ def inactive_units(tensor: Tensor, unit_axis: int) -> Any:
         inactive = tensor.sum(dim=others) == 0
         if not tensor.is_cpu or inactive.any():
             inactive = tensor.abs().sum(dim=others) == 0
-    return inactive.numpy() if inactive.device.type == "cpu" else DeviceRows(inactive)
+    return on_host(inactive)
 
 
 def units_beyond(tensor: Tensor, unit_axis: int, low: float, high: float, share: float = 0.99) -> Any:
@@ -219,7 +219,7 @@ def units_beyond(tensor: Tensor, unit_axis: int, low: float, high: float, share:
     others = [axis for axis in range(tensor.dim()) if axis != unit_axis % tensor.dim()]
     outside = ((tensor < low) | (tensor > high)).float()
     beyond = (outside.mean(dim=others) if others else outside) >= share
-    return beyond.numpy() if beyond.device.type == "cpu" else DeviceRows(beyond)
+    return on_host(beyond)
 
 
 def symmetry_of(weight: Tensor) -> Symmetry | None:
@@ -241,4 +241,4 @@ def _computed(values: Tensor | None) -> Symmetry | None:
     constant = (flat == flat[0, 0]).all()
     spread = (flat if flat.is_complex() else flat.float()).std(unbiased=False).real
     numbers = torch.stack([identical, constant.float(), spread.float()])
-    return numbers.numpy() if numbers.is_cpu else DeviceRows(numbers)
+    return on_host(numbers)

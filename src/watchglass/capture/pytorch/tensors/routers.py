@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from watchglass.capture.module_places import Place
 from watchglass.capture.port import Port
-from watchglass.capture.pytorch.device.readback import DeviceRows
+from watchglass.capture.pytorch.device.readback import on_host
 from watchglass.capture.pytorch.events import Events, ModuleCall
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.module_tree import type_name
@@ -92,7 +92,7 @@ class Routers:
         load_id = self._saving.save(call.records, Role.CUSTOM, items[1])
         if load_id is not None:
             unused = load < 0.01 / router.experts
-            bits = unused.numpy() if unused.device.type == "cpu" else DeviceRows(unused)
+            bits = on_host(unused)
             call.records.rows[UNITS].append((load_id, UnitKind.UNUSED, bits))
 
     def _read_models(self) -> None:
