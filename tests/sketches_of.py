@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from watchglass.capture.arrays import Elements
 from watchglass.capture.input_sketches import Correlations, Sample
 from watchglass.capture.judged_sketches import LossRows
 from watchglass.records import Mode
@@ -22,8 +22,7 @@ def sample(values: Any, path: str = "0") -> Sample:
     """A small tensor as it is sampled: whole."""
     array = np.ascontiguousarray(values)
     array = array.astype(np.int64 if array.dtype.kind in "iub" else np.float32)
-    octets: NDArray[np.uint8] = array.view(np.uint8).reshape(-1)
-    return Sample(path, array.shape, str(array.dtype), array.size, array.size, octets)
+    return Sample(path, array.shape, str(array.dtype), array.size, Elements(array))
 
 
 def judged(function: str, outputs: Any, targets: Any, **settings: Any) -> Facts:

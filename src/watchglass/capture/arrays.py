@@ -67,15 +67,16 @@ class Elements(NamedTuple):
         """The elements, or their bits; waits for a device."""
         return self.array if isinstance(self.array, np.ndarray) else np.asarray(self.array.resolve())
 
+    def numbers(self) -> NDArray[Any]:
+        """The elements as numbers; waits for a device."""
+        elements = self.received()
+        return numbers(elements, DTYPE_CODES[self.dtype]) if self.dtype else elements
+
     def computed(self, make: Callable[[NDArray[Any]], Any]) -> Any:
         """The result of ``make`` for the elements as numbers, or a readback of it: the training waits for no device."""
-
-        def made() -> Any:
-            elements = self.received()
-            return make(numbers(elements, DTYPE_CODES[self.dtype]) if self.dtype else elements)
-
-        here = isinstance(self.array, np.ndarray)
-        return made() if here else DeferredNumbers(made, getattr(self.array, "nbytes", 0))
+        if isinstance(self.array, np.ndarray):
+            return make(self.numbers())
+        return DeferredNumbers(lambda: make(self.numbers()), getattr(self.array, "nbytes", 0))
 
 
 class Read(NamedTuple):
@@ -115,8 +116,8 @@ class Arrays(ABC):
         """Shape, dtype and place of an array."""
 
     @abstractmethod
-    def take(self, array: Any) -> Elements:
-        """Copies of all elements, in the shape of the array."""
+    def take(self, array: Any, index: NDArray[np.int64] | None = None) -> Elements:
+        """Copies of all elements, in the shape of the array; or of those at some flat positions, in one axis."""
 
     def values(self, array: Any) -> Any:
         """An array whose memory holds the values of this one; None where nothing may be read now.
@@ -172,9 +173,11 @@ class NumPyArrays(Arrays):
         """Shape and dtype."""
         return ArrayInfo(array.shape, str(array.dtype))
 
-    def take(self, array: NDArray[Any]) -> Elements:
-        """A copy."""
-        return Elements(array.copy())
+    def take(self, array: NDArray[Any], index: NDArray[np.int64] | None = None) -> Elements:
+        """Copies, at once."""
+        if index is None:
+            return Elements(array.copy())
+        return Elements((array.reshape(-1) if array.flags.c_contiguous else array.flat)[index])
 
     def values(self, array: Any) -> NDArray[Any]:
         """The content of an array, a list or a number.
@@ -240,14 +243,15 @@ def _readable(elements: Elements) -> tuple[NDArray[Any], int]:
     return array, code
 
 
-_NUMPY = NumPyArrays()
+#: Reads NumPy's arrays.
+NUMPY = NumPyArrays()
 
 
 def arrays_of(value: object) -> Arrays:
     """Who reads an array: its framework, else NumPy, which reads whatever it can."""
     if type(value).__module__ in ("builtins", "numpy"):
-        return _NUMPY  # no adapter is imported for these
-    return next((each for each in members("arrays") if each.is_array(value)), _NUMPY)
+        return NUMPY  # no adapter is imported for these
+    return next((each for each in members("arrays") if each.is_array(value)), NUMPY)
 
 
 def number_of(value: Any) -> Any:

@@ -7,7 +7,9 @@ within equal parts: no period of the data (image rows, channels) can hide from a
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from watchglass.capture.arrays import Arrays, Elements
 from watchglass.record import Readback
 from watchglass.records import facts
 from watchglass.stats import column_correlations
@@ -22,6 +25,8 @@ from watchglass.stats import column_correlations
 #: Runs, and elements of a run. Smaller tensors are taken whole.
 _RUNS, _RUN = 256, 16
 LIMIT = _RUNS * _RUN
+#: Numbers of elements whose positions are remembered.
+_REMEMBERED = 64
 #: Knuth's multiplier: scatters the starts without a random generator, which must not be touched.
 _SCATTER = 2654435761
 _MOST_CHANNELS, _MOST_COMMON = 64, 5
@@ -39,23 +44,70 @@ class Sample:
         path: Where in the model's arguments it was, ``"0"``, ``"input_ids"``.
         shape: Of the tensor.
         dtype: Its name.
-        total: Elements of the tensor.
         size: Elements of the sample.
-        copied: Their bytes, or a readback of these.
+        taken: Their copies.
         rows: Number of rows that it consists of; 0 for runs of elements.
     """
 
     path: str
     shape: tuple[int, ...]
     dtype: str
-    total: int
     size: int
-    copied: NDArray[np.uint8] | Readback
+    taken: Elements
     rows: int = 0
+
+    @classmethod
+    def of(
+        cls, arrays: Arrays, array: Any, path: str = "", index: NDArray[np.int64] | None = None,
+        shape: tuple[int, ...] | None = None, rows: int = 0,
+    ) -> Sample:  # fmt: skip
+        """Copies elements of an array.
+
+        Args:
+            arrays: Reads it.
+            array: The array.
+            path: Where it was.
+            index: Their flat positions; None for those that depend on their number alone.
+            shape: The shape of the sample, if it stands for that and not for the array.
+            rows: Number of rows that they make.
+
+        Raises:
+            Exception: It holds no numbers that can be read.
+        """
+        about = arrays.describe(array)
+        total = math.prod(about.shape)
+        index = positions(total) if index is None else index
+        return cls(path, shape or about.shape, about.dtype, len(index), arrays.take(array, index), rows)
+
+    @classmethod
+    def of_first_rows(cls, arrays: Arrays, array: Any, rows: int, numbers: int, tokens: int) -> Sample | None:
+        """Parts of the first rows of an array, equal for equal rows; None of one that has none.
+
+        Args:
+            arrays: Reads it.
+            array: A batch of samples.
+            rows: Most rows.
+            numbers: Most elements of a row, spread over it.
+            tokens: Most elements of a row of integers, the first ones in a row.
+        """
+        about = arrays.describe(array)
+        total = math.prod(about.shape)
+        if not about.shape or not total:
+            return None
+        count, length = min(rows, about.shape[0]), total // about.shape[0]
+        in_order = len(about.shape) == 2 and "float" not in about.dtype
+        columns = slice(tokens) if in_order else slice(None, None, -(-length // numbers))
+        part = array[:count].reshape(count, length)[:, columns]
+        return cls("", about.shape, about.dtype, math.prod(part.shape), arrays.take(part), count)
+
+    @property
+    def total(self) -> int:
+        """Elements of the tensor."""
+        return math.prod(self.shape)
 
     def octets(self) -> NDArray[np.uint8]:
         """The sample's bytes; waits for a device. For the recorder's thread."""
-        return self.copied if isinstance(self.copied, np.ndarray) else np.asarray(self.copied.resolve())
+        return np.ascontiguousarray(self.taken.received()).reshape(-1).view(np.uint8)
 
     def varied(self) -> int:
         """Number of elements unlike the usual one. Near zero, equal samples prove nothing."""
@@ -68,15 +120,9 @@ class Sample:
         return min(int(np.count_nonzero((words != words[index]).any(axis=1))) for index in usual)
 
     def values(self) -> NDArray[np.float64] | None:
-        """The elements as float64; None for dtypes that NumPy lacks."""
-        octets = self.octets()
-        if self.dtype == "bfloat16":
-            return (octets.view(np.uint16).astype(np.uint32) << 16).view(np.float32).astype(np.float64)
-        try:
-            kind = np.dtype(self.dtype)
-        except TypeError:
-            return None
-        return octets.view(kind).astype(np.float64) if kind.kind != "c" else None
+        """The elements as float64; None for complex numbers."""
+        values = self.taken.numbers().reshape(-1)
+        return values.astype(np.float64) if values.dtype.kind != "c" else None
 
     def table(self) -> NDArray[np.float64] | None:
         """Whole rows of a tensor with two axes; None for others."""
@@ -127,7 +173,7 @@ class Sample:
         if axis is None or self.shape[axis] > _MOST_CHANNELS:
             return None
         number = self.shape[axis]
-        taken = np.arange(self.size) if self.rows else positions(np.arange, self.total)
+        taken = np.arange(self.size) if self.rows else positions(self.total)
         channel = np.unravel_index(taken, self.shape)[axis]
         count = np.maximum(np.bincount(channel, minlength=number), 1)
         mean = np.bincount(channel, values, number) / count
@@ -192,31 +238,38 @@ def hashed(batches: Sequence[Sequence[Sample]]) -> facts.BatchInputs:
     )
 
 
-def positions(arange: Any, total: int, limit: int = LIMIT, **where: Any) -> Any:
-    """Flat indices of the sampled elements of ``total``, ascending; an array of the kind that ``arange`` makes.
+@functools.lru_cache(_REMEMBERED)
+def positions(total: int, limit: int = LIMIT) -> NDArray[np.int64]:
+    """Flat indices of the sampled elements of ``total``, ascending.
 
     Args:
-        arange: Makes an array of the integers below a number.
         total: Elements of the tensor.
         limit: Elements of the sample, a multiple of 16.
-        where: Further arguments of ``arange``.
     """
     if total <= limit:
-        return arange(total, **where)
+        return np.arange(total)
     runs = limit // _RUN
     part = total // runs
-    number = arange(runs, **where)
+    number = np.arange(runs)
     starts = number * part + number * _SCATTER % (part - _RUN + 1)
-    return (starts[:, None] + arange(_RUN, **where)[None, :]).reshape(-1)
+    return np.asarray((starts[:, None] + np.arange(_RUN)[None, :]).reshape(-1))
 
 
-def rows_of(arange: Any, total: int, number: int, **where: Any) -> Any:
-    """Ascending numbers of ``number`` rows among ``total``, scattered; an array of the kind that ``arange`` makes."""
+def rows_of(total: int, number: int) -> NDArray[np.int64]:
+    """Ascending numbers of ``number`` rows among ``total``, scattered."""
     if total <= number:
-        return arange(total, **where)
+        return np.arange(total)
     part = total // number
-    index = arange(number, **where)
+    index = np.arange(number)
     return index * part + index * _SCATTER % part
+
+
+def table_positions(shape: tuple[int, ...]) -> NDArray[np.int64] | None:
+    """Flat indices of some whole rows of a table; None of other tensors, of small ones and of those with long rows."""
+    if len(shape) != 2 or math.prod(shape) <= LIMIT or shape[1] > LIMIT:
+        return None
+    rows = rows_of(shape[0], max(4, 4 * LIMIT // shape[1]))
+    return np.asarray((rows[:, None] * shape[1] + np.arange(shape[1])).reshape(-1))
 
 
 def _channel_axis(shape: tuple[int, ...]) -> int | None:

@@ -55,10 +55,10 @@ class SampleInputs:
     inputs: Sample  #: Their elements, or some of these, a row for each sample.
     samples: int  #: Samples of the batch.
 
-    @classmethod
-    def rows_of(cls, arange: Any, samples: int, **where: Any) -> Any:
-        """Which samples of a batch are copied: some of those that are judged, as an array that ``arange`` makes."""
-        rows = rows_of(arange, samples, MOST_ROWS, **where)
+    @staticmethod
+    def rows_of(samples: int) -> NDArray[np.int64]:
+        """Which samples of a batch are copied: some of those that are judged."""
+        rows = rows_of(samples, MOST_ROWS)
         return rows[:: -(-len(rows) // MOST_COMPARED)]
 
 
@@ -121,8 +121,8 @@ class LossRows:
         if inputs is None or self.given is None or targets is None:
             return None
         # The rows that the adapter has copied.
-        judged = rows_of(np.arange, self.shape[0], len(outputs))
-        copied = self.given.rows_of(np.arange, self.given.samples)
+        judged = rows_of(self.shape[0], len(outputs))
+        copied = self.given.rows_of(self.given.samples)
         if self.stride > 1 or len(targets) != len(outputs):
             return None
         _, of_inputs, of_outputs = np.intersect1d(copied, judged, return_indices=True)

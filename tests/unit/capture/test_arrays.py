@@ -12,9 +12,11 @@ import torch
 from watchglass.capture import ArrayInfo, Arrays, Elements, Hook
 from watchglass.capture.arrays import NumPyArrays, Read
 from watchglass.capture.exact_updates import Updates
+from watchglass.capture.input_sketches import LIMIT, Sample, hash_of, table_positions
 from watchglass.capture.module_places import ParameterPlace, Place
 from watchglass.capture.pytorch.saving.reduce import PyTorchArrays
 from watchglass.capture.saving import Item, Saving
+from watchglass.capture.update_samples import SampledParameter, UpdateSamples, settings_of
 from watchglass.record import CapturedRecords
 from watchglass.records import RAW, REDUCTIONS, STATISTICS, Role
 from watchglass.run import Run, open_run
@@ -37,8 +39,8 @@ class Vector:
 class Fetched:
     fetched = 0
 
-    def __init__(self, vector: Vector) -> None:
-        self._there = vector._there.copy()
+    def __init__(self, vector: Vector, index: Any) -> None:
+        self._there = vector._there.copy() if index is None else vector._there.reshape(-1)[index]
 
     def resolve(self) -> Any:
         Fetched.fetched += 1
@@ -52,8 +54,8 @@ class ToyArrays(Arrays):
     def describe(self, array: Vector) -> ArrayInfo:
         return ArrayInfo(array.shape, str(array.dtype), "toy")
 
-    def take(self, array: Vector) -> Elements:
-        return Elements(Fetched(array))
+    def take(self, array: Vector, index: Any = None) -> Elements:
+        return Elements(Fetched(array, index))
 
 
 MEMBERS = {"numpy": (NumPyArrays(), np.array), "torch": (PyTorchArrays(), torch.tensor), "toy": (ToyArrays(), Vector)}
@@ -121,6 +123,38 @@ def test_numpy_has_numbers_of_any_dtype(dtype: str, hook: Hook) -> None:
     assert rows[0][0] == 4
     assert rows[0][6] == np.abs(array).max()
     assert histograms is not None
+
+
+def test_equal_arrays_have_equal_samples_whoever_reads_them(member: tuple[Arrays, Any]) -> None:
+    arrays, make = member
+    data = np.random.default_rng(3).normal(size=(90, 80)).astype(np.float32)
+    taken, expected = Sample.of(arrays, make(data), "x"), Sample.of(NumPyArrays(), data, "x")
+    assert hash_of([taken]) == hash_of([expected])
+    assert taken.sketch() == expected.sketch()
+    assert taken.size == LIMIT < taken.total == data.size
+    index = table_positions(data.shape)
+    assert index is not None
+    rows = Sample.of(arrays, make(data), "x", index, rows=len(index) // 80).table()
+    assert rows is not None
+    assert {tuple(row) for row in rows.tolist()} <= {tuple(row) for row in data.tolist()}
+
+
+def test_the_sample_of_an_update_has_the_same_numbers_whoever_read_them(member: tuple[Arrays, Any]) -> None:
+    arrays, make = member
+    place = ParameterPlace("w", "w", Place("", "Layer", 0))
+    group, found = settings_of({"lr": 0.1, "weight_decay": 0.0}, decoupled=False), []
+    samples = UpdateSamples("SGD", 3)
+    assert not samples.due(2)
+    for step in (3, 11):
+        assert samples.due(step)
+        weight, gradient = np.array([1.0, 2.0]) * step, np.array([2.0, 0.0])
+        given = (arrays.take(make(each)) for each in (weight, gradient, weight - 0.1 * gradient / 2))
+        parameters = [SampledParameter(place, 1, "float64", 0, *given)]
+        found.append(samples.sample(samples.took(step), [(group, None)], parameters, 2.0))
+    assert [each.since for each in found] == [None, 8]
+    assert [each.cosine_gradient for each in found] == [(-1.0,), (-1.0,)]
+    assert [each.zero_gradient for each in found] == [(0.5,), (0.5,)]
+    assert found[1].cosine_previous == (1.0,)
 
 
 class Owner:

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler, TensorDataset
 
+from devices.fake_device import FakeDevice, OnDevice
 from facts_of import batch, classifier, facts, facts_by_step, watching
 from watchglass import Mode, open_run
 from watchglass.capture.input_sketches import LIMIT, hash_of, positions
@@ -65,7 +66,7 @@ def test_a_buffer_that_is_filled_again_has_another_hash() -> None:
 
 @pytest.mark.parametrize("total", [LIMIT, LIMIT + 1, 10_007, 64 * 784, 3 * 224 * 224 * 8, 10**9 + 7])
 def test_samples_are_spread_over_the_tensor_and_its_periods(total: int) -> None:
-    taken = positions(np.arange, total)
+    taken = positions(total)
     assert taken.size == LIMIT
     assert len(set(taken.tolist())) == LIMIT
     assert taken.min() >= 0
@@ -77,8 +78,22 @@ def test_samples_are_spread_over_the_tensor_and_its_periods(total: int) -> None:
         assert (counts > 0).mean() > 0.9 or counts.max() < 40
 
 
-def test_positions_are_the_same_on_every_device() -> None:
-    assert positions(torch.arange, 54_321).tolist() == positions(np.arange, 54_321).tolist()
+@pytest.mark.parametrize("strides", ["in order", "transposed"])
+def test_elements_are_the_same_on_every_device(strides: str) -> None:
+    tensor = torch.randn(77, 123) if strides == "in order" else torch.randn(123, 77).t()
+    waited: list[str] = []
+    with FakeDevice(waited.append):
+        there = sample("0", OnDevice(tensor))
+    here = sample("0", tensor)
+    assert waited == []
+    assert here is not None
+    assert there is not None
+    assert not isinstance(there.taken.array, np.ndarray)
+    assert there.octets().tobytes() == here.octets().tobytes() == sample_bytes(tensor)
+
+
+def sample_bytes(tensor: Tensor) -> bytes:
+    return tensor.reshape(-1)[torch.from_numpy(positions(tensor.numel()))].numpy().tobytes()
 
 
 def test_images_with_dark_borders_are_distinguished() -> None:

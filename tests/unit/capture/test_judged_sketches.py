@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from watchglass.capture.arrays import Elements
 from watchglass.capture.input_sketches import Sample
 from watchglass.capture.judged_sketches import LossRows
 
@@ -16,8 +17,7 @@ from watchglass.capture.judged_sketches import LossRows
 @pytest.mark.parametrize("sign", [0, 1, -1])
 def test_no_number_of_a_run_makes_a_warning(value: float, function: str, sign: int) -> None:
     """Warnings are errors in tests; in a run they would stand between the lines of the script."""
-    copied = np.full((8, 4), value).view(np.uint8).reshape(-1)
-    given = Sample("0", (8, 4), "float64", 32, 32, copied, rows=8)
+    given = Sample("0", (8, 4), "float64", 32, Elements(np.full((8, 4), value)), rows=8)
     judged = LossRows(function, 1, False, (8, 4), (8, 4), 4, given, given, sign=sign)
     output, target = judged.output_sketch(), judged.target_sketch()
     assert output is not None

@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from watchglass.capture.arrays import Elements
+from watchglass.capture.input_sketches import positions
 from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
 from watchglass.capture.pytorch.device.readback import on_host
-from watchglass.capture.pytorch.facts.input_samples import scattered
+from watchglass.capture.pytorch.saving.reduce import picked
 
 
-class _Part(NamedTuple):
+class _CopiedPart(NamedTuple):
     """One of the copies, once they have been sent."""
 
     copies: Copies
@@ -38,7 +39,7 @@ class Copies:
         """Take a tensor along, which nothing changes until :meth:`send`; returns its elements, in one axis."""
         parts = self._parts.setdefault(values.device, [])
         parts.append(values.detach().reshape(-1))
-        return Elements(_Part(self, values.device, len(parts) - 1))
+        return Elements(_CopiedPart(self, values.device, len(parts) - 1))
 
     def send(self) -> None:
         """All are there: copy them. Waits for no device."""
@@ -67,6 +68,8 @@ def some(tensor: Tensor | None, limit: int) -> Tensor | None:
         usable = tensor.layout is torch.strided and not (tensor.is_meta or tensor.is_nested or tensor.is_quantized)
         if not usable or not tensor.is_floating_point() or not tensor.numel() or in_graph_capture(tensor):
             return None
-        return scattered(tensor, limit)
+        if tensor.numel() <= limit:
+            return tensor.reshape(-1).clone()
+        return picked(tensor, positions(tensor.numel(), limit))
     except (RuntimeError, NotImplementedError, TypeError, ValueError):
         return None  # a user's class of tensor, or one without memory so far

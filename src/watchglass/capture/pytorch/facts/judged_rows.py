@@ -8,7 +8,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from watchglass.capture.input_sketches import rows_of
@@ -17,7 +19,7 @@ from watchglass.capture.neighbours import LEAST_ROWS, MOST_COLUMNS
 from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
 from watchglass.capture.pytorch.events import BackwardCall, ForwardCall, LossCall
 from watchglass.capture.pytorch.facts.handwritten_targets import Difference, Labels, found_in
-from watchglass.capture.pytorch.facts.input_samples import elements
+from watchglass.capture.pytorch.facts.input_samples import sample
 from watchglass.capture.pytorch.losses import functions as losses
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
@@ -115,10 +117,8 @@ def _given(models: Models, call: ForwardCall) -> SampleInputs | None:
     if batch is None or batch.shape[0] < LEAST_ROWS or batch.is_complex() or not batch.numel():
         return None
     samples, columns = batch.shape[0], batch.numel() // batch.shape[0]
-    device = batch.device
-    of_rows = SampleInputs.rows_of(torch.arange, samples, device=device)[:, None] * columns
-    picked = of_rows + rows_of(torch.arange, columns, MOST_COLUMNS, device=device)
-    taken = elements("input", batch, picked.reshape(-1), tuple(picked.shape))
+    picked = SampleInputs.rows_of(samples)[:, None] * columns + rows_of(columns, MOST_COLUMNS)
+    taken = sample("input", batch, picked.reshape(-1), picked.shape)
     return None if taken is None else SampleInputs(taken, samples)
 
 
@@ -130,7 +130,7 @@ def _of_samples(judged: LossRows, given: SampleInputs | None) -> bool:
 
 
 def _readable(tensor: Any) -> bool:
-    """Whether rows of a tensor can be copied now: its positions are computed on its device."""
+    """Whether rows of a tensor can be copied now."""
     if not isinstance(tensor, Tensor) or tensor.is_nested or tensor.is_meta or hasattr(tensor, "to_local"):
         return False
     return tensor.layout is torch.strided and not in_graph_capture(tensor)
@@ -150,11 +150,11 @@ def _judged(call: LossCall, number: int) -> LossRows | None:
     rows, columns = _matrix(outputs.shape)
     cut = Cut.of(rows, columns, by_class=False)
     same = outputs.shape == targets.shape
-    picked = _flat(rows, columns, cut, outputs.device)
+    picked = _flat(rows, columns, cut)
     return LossRows(
         call.function, number, False, tuple(outputs.shape), tuple(targets.shape), columns,
-        elements("output", outputs, picked, (cut.rows, cut.columns)),
-        elements("target", targets, picked, (cut.rows, cut.columns)) if same else None,
+        sample("output", outputs, picked, (cut.rows, cut.columns)),
+        sample("target", targets, picked, (cut.rows, cut.columns)) if same else None,
         settings=_settings(call),
     )  # fmt: skip
 
@@ -170,8 +170,8 @@ def _of_handwritten(found: Difference | Labels, output: LossRows) -> LossRows | 
         return None
     rows, columns = _matrix(output.shape)
     cut = Cut.of(rows, columns, by_class=False)
-    picked = _flat(rows, columns, cut, found.values.device)
-    differences = elements("target", found.values, picked, (cut.rows, cut.columns))
+    picked = _flat(rows, columns, cut)
+    differences = sample("target", found.values, picked, (cut.rows, cut.columns))
     return dataclasses.replace(
         output, number=1, target_shape=output.shape, targets=differences, sign=found.sign, settings={}
     )
@@ -192,18 +192,17 @@ def _of_labels(
     shares = targets.shape == outputs.shape
     if not shares and targets.shape != (samples, *space):
         return None
-    device = outputs.device
     cut = Cut.of(samples * positions, classes, by_class=True)
-    rows = rows_of(torch.arange, samples * positions, cut.rows, device=device)
+    rows = rows_of(samples * positions, cut.rows)
     seen = rows[:: cut.stride]
     # Flat positions of all classes of these rows: classes come before positions.
     first = seen // positions * (classes * positions) + seen % positions
-    of_outputs = (first[:, None] + torch.arange(classes, device=device) * positions).reshape(-1)
+    of_outputs = (first[:, None] + np.arange(classes) * positions).reshape(-1)
     shape = (len(seen), classes)
     return LossRows(
         function, number, True, tuple(outputs.shape), tuple(targets.shape), classes,
-        elements("output", outputs, of_outputs, shape) if cut.whole_rows else None,
-        elements("target", targets, of_outputs, shape) if shares else elements("target", targets, rows, (cut.rows, 1)),
+        sample("output", outputs, of_outputs, shape) if cut.whole_rows else None,
+        sample("target", targets, of_outputs, shape) if shares else sample("target", targets, rows, (cut.rows, 1)),
         1 if shares else cut.stride,
         None if shares else ignored,
         settings,
@@ -215,7 +214,7 @@ def _of_output(output: Tensor) -> LossRows | None:
         return None
     rows, columns = _matrix(output.shape)
     cut = Cut.of(rows, columns, by_class=False)
-    taken = elements("output", output, _flat(rows, columns, cut, output.device), (cut.rows, cut.columns))
+    taken = sample("output", output, _flat(rows, columns, cut), (cut.rows, cut.columns))
     return None if taken is None else LossRows("", 0, False, tuple(output.shape), (), columns, taken, None)
 
 
@@ -228,11 +227,9 @@ def _matrix(shape: tuple[int, ...]) -> tuple[int, int]:
     return math.prod(shape) // columns, columns
 
 
-def _flat(rows: int, columns: int, cut: Cut, device: torch.device) -> Tensor:
+def _flat(rows: int, columns: int, cut: Cut) -> NDArray[np.int64]:
     """Flat positions of the cut of a matrix."""
-    chosen = rows_of(torch.arange, rows, cut.rows, device=device)
-    flat: Tensor = (chosen[:, None] * columns + rows_of(torch.arange, columns, cut.columns, device=device)).reshape(-1)
-    return flat
+    return (rows_of(rows, cut.rows)[:, None] * columns + rows_of(columns, cut.columns)).reshape(-1)
 
 
 def _settings(call: LossCall) -> dict[str, Any]:

@@ -7,10 +7,12 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from watchglass.capture.arrays import ArrayInfo, Arrays, Elements, NoValuesError, Read, kernel
+from watchglass.capture.arrays import NUMPY, ArrayInfo, Arrays, Elements, NoValuesError, Read, kernel
 from watchglass.capture.cost import Cost
 from watchglass.capture.initialization import Symmetry
 from watchglass.capture.pytorch.compiled.graphs import captured
@@ -149,8 +151,8 @@ class PyTorchArrays(Arrays):
             )
         return values
 
-    def take(self, array: Tensor) -> Elements:
-        """A copy, on its way to the host where the tensor lives on a device."""
+    def take(self, array: Tensor, index: NDArray[np.int64] | None = None) -> Elements:
+        """Copies, on their way to the host where the tensor lives on a device."""
         tensor, name = array.detach(), ""
         if tensor.dtype not in _CODES:
             # Rare ones, as complex32 and powers of two in eight bits: all of their values are in these.
@@ -158,9 +160,9 @@ class PyTorchArrays(Arrays):
         if tensor.dtype in _BITS:
             # No wider than it is, since it may have to come from a device.
             tensor, name = tensor.view(_BITS[tensor.dtype]), name_of(tensor.dtype)
-        if not tensor.is_cpu:
-            return Elements(DeviceRows(tensor.contiguous()), name)
-        return Elements(tensor.clone(memory_format=torch.contiguous_format).numpy(), name)
+        if tensor.is_cpu:
+            return Elements(NUMPY.take(tensor.resolve_conj().resolve_neg().numpy(), index).array, name)
+        return Elements(DeviceRows(tensor.contiguous() if index is None else picked(tensor, index)), name)
 
     def statistics(self, read: Read, cost: Cost) -> tuple[Any, Any]:
         """By the native kernel on the CPU, by Triton or PyTorch's operators on devices."""
@@ -182,6 +184,40 @@ class PyTorchArrays(Arrays):
         if known is None:
             known = self._on_device[cost] = DeviceStatistics(cost)
         return known
+
+
+def in_numpy(tensor: Tensor) -> bool:
+    """Whether NumPy reads a tensor's own memory."""
+    known = tensor.is_cpu and tensor.dtype in _CODES and tensor.dtype not in _BITS
+    return known and not tensor.is_conj() and not tensor.is_neg()
+
+
+#: Positions on devices that are remembered, and how many of them each may be.
+_MOST_INDICES, _MOST_POSITIONS = 64, 4096
+_indices: dict[tuple[int, torch.device], tuple[NDArray[np.int64], Tensor]] = {}
+
+
+def picked(tensor: Tensor, index: NDArray[np.int64]) -> Tensor:
+    """Copies of the elements at some flat positions, on their device."""
+    key = id(index), tensor.device
+    known = _indices.get(key)
+    if known is None:
+        if len(_indices) >= _MOST_INDICES:
+            _indices.clear()
+        host = torch.from_numpy(index)
+        # The allocator of pinned memory reuses it only after the copy.
+        host = host.pin_memory() if tensor.is_cuda else host
+        known = index, host.to(tensor.device, non_blocking=True)
+        if index.size <= _MOST_POSITIONS:
+            _indices[key] = known
+    if tensor.is_contiguous():
+        return tensor.view(-1).index_select(0, known[1])
+    # By axis. ``torch.unravel_index`` sends the shape to the device, and waits for that.
+    at, axes = known[1], []
+    for size in reversed(tensor.shape):
+        axes.append(at % size)
+        at = at // size
+    return tensor[tuple(reversed(axes))]
 
 
 def name_of(dtype: torch.dtype) -> str:
