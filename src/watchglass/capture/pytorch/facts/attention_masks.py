@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -27,6 +28,15 @@ _MOST_CALLS, _SEQUENCES = 256, 4
 _HIDDEN = -1000.0
 
 
+@dataclass
+class _Attention:
+    """A call of attention, and what its masks show: before the softmax, and after it."""
+
+    fact: facts.SeenByAttention
+    seen: Elements | None = None
+    later: Sequence[Elements] = ()
+
+
 class SeenPositions:
     """Notes each call of attention in one forward, with how many of its positions see the next one.
 
@@ -39,9 +49,9 @@ class SeenPositions:
     def __init__(self, port: Port, copies: Copies, carefully: Callable[[Callable[[], None]], None]) -> None:
         self._copies = copies
         self._carefully = carefully
-        self._calls: list[dict[str, Any]] = []
+        self._calls: list[_Attention] = []
         # Of calls in the open, by the sequence number of the node of their softmax.
-        self._softmaxes: dict[int, dict[str, Any]] = {}
+        self._softmaxes: dict[int, _Attention] = {}
         # How many calls of multi_head_attention_forward are running: what they call is no other attention.
         self._within = 0
         guard, guarded = port.guard, port.guarded
@@ -61,12 +71,10 @@ class SeenPositions:
         found = later_masks(predictions.grad_fn, self._softmaxes) if self._softmaxes else {}
         for number, noted in self._softmaxes.items():
             masks = found.get(number)
-            if masks is None:
-                noted["next"] = None
-            elif masks.causal:
-                noted["next"] = 0.0
-            elif noted["queries"] == noted["keys"] > 1:
-                noted["later"] = self._places(noted["queries"], masks)
+            if masks is None or masks.causal:
+                noted.fact, noted.seen = replace(noted.fact, next=None if masks is None else 0.0), None
+            elif noted.fact.queries == noted.fact.keys > 1:
+                noted.later = self._places(noted.fact.queries, masks)
 
     def _places(self, length: int, masks: LaterMasks) -> list[Elements]:
         """Copies of what masks after the softmax show, and of their largest values."""
@@ -80,7 +88,8 @@ class SeenPositions:
 
     def seen(self) -> tuple[facts.SeenByAttention, ...]:
         """What it saw; for the recorder's thread."""
-        return _summed(list(map(_of_attention, self._calls)))
+        numbers = Counter(map(_of_attention, self._calls))
+        return tuple(replace(fact, calls=number) for fact, number in numbers.items())
 
     def _enter(self, arguments: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._within += 1
@@ -123,7 +132,7 @@ class SeenPositions:
 
     def _note(
         self, queries: int, keys: int, mask: Tensor | None, limit: float | None, *, causal: bool, itself: bool | None
-    ) -> dict[str, Any] | None:
+    ) -> _Attention | None:
         """Attention was computed; returns what is noted of it, if anything.
 
         Args:
@@ -136,32 +145,26 @@ class SeenPositions:
         """
         if len(self._calls) >= _MOST_CALLS:
             return None
-        noted: dict[str, Any] = {"queries": queries, "keys": keys, "itself": itself, "next": 0.0 if causal else 1.0}
+        noted = _Attention(facts.SeenByAttention(queries, keys, itself, 0.0 if causal else 1.0))
         if queries == keys > 1 and mask is not None and mask.dim() > 1:
             if not _is_readable(mask):
                 return None
-            noted["next"] = self._copies.add(_seen(mask.detach(), limit, queries))
+            noted.seen = self._copies.add(_seen(mask.detach(), limit, queries))
         self._calls.append(noted)
         return noted
 
 
-def _of_attention(noted: dict[str, Any]) -> dict[str, Any]:
-    share, later = noted["next"], [each.received() for each in noted.get("later", ())]
-    if isinstance(share, Elements):
-        seen, itself = share.received()
+def _of_attention(noted: _Attention) -> facts.SeenByAttention:
+    share = noted.fact.next
+    if noted.seen is not None:
+        seen, itself = noted.seen.received()
         share = float(seen / itself) if itself else 0.0
-    for seen, itself, largest in later:
+    for seen, itself, largest in (each.received() for each in noted.later):
         kept = float(seen / itself) if itself else 0.0
         # Noise of dropout is above 1 where it keeps a weight, and hides no position altogether.
-        if kept == 0 or largest <= 1:
+        if share is not None and (kept == 0 or largest <= 1):
             share = min(share, kept)
-    return {**{key: value for key, value in noted.items() if key != "later"}, "next": share}
-
-
-def _summed(calls: list[dict[str, Any]]) -> tuple[facts.SeenByAttention, ...]:
-    """Calls that are alike as one, with their number."""
-    numbers = Counter(tuple(call.items()) for call in calls)
-    return tuple(facts.SeenByAttention(**dict(key), calls=number) for key, number in numbers.items())
+    return replace(noted.fact, next=share)
 
 
 def _seen(mask: Tensor, limit: float | None, length: int) -> Tensor:

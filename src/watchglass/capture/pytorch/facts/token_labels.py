@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -26,7 +29,7 @@ _ORDERLY = ("reshape", "copy", "transpose", "slice", "log_softmax")
 _REORDERING = ("index", "choose", "gather", "roll", "pad")
 _MOST_HOPS = 12
 #: Moves of the labels against the tokens that are compared.
-_MOVES = (0, 1, 2)
+_MOVES = {"same": 0, "next": 1, "second": 2}
 
 
 class TokenLabels:
@@ -41,7 +44,7 @@ class TokenLabels:
         # Of each embedded tensor: its shape and a copy of its first rows and columns.
         self._embedded: list[tuple[torch.Size, Elements]] = []
         self._memory: set[Any] = set()
-        self._losses: list[dict[str, Any]] = []
+        self._losses: list[Callable[[], facts.ComparedLabels | None]] = []
 
     @property
     def embedded(self) -> bool:
@@ -75,47 +78,40 @@ class TokenLabels:
         start = _start(call.predictions, shape[-1], length)
         if start is None:
             return False
-        copies, labels = Copies(), call.target.reshape(-1, length)
-        block = _block(labels)
-        noted = {
-            "function": call.function,
-            "tokens": [tokens for each, tokens in candidates if each == shape],
-            "shape": shape,
-            "labels": copies.add(block.clone()),
-            "columns": block.shape[1],
-            "right": copies.add(_right(call.predictions, call.target, ignored, length)),
-            "start": start,
-            "ignored": ignored,
-        }
+        copies, block = Copies(), _block(call.target.reshape(-1, length))
+        labels = copies.add(block.clone())
+        right = copies.add(_right(call.predictions, call.target, ignored, length))
         copies.send()
-        self._losses.append(noted)
+        embedded = [tokens for each, tokens in candidates if each == shape]
+        made = functools.partial(
+            _of_loss, call.function, shape, start, ignored, embedded, labels, block.shape[1], right
+        )
+        self._losses.append(made)
         return True
 
     def fact(self) -> facts.TokensAndLabels:
         """Losses and embedded tokens; for the recorder's thread."""
-        losses = [_of_loss(noted) for noted in self._losses]
+        losses = [of_loss() for of_loss in self._losses]
         embedded = sum(_is_token_like(tokens.received()) for _, tokens in self._embedded)
         return facts.TokensAndLabels(tuple(each for each in losses if each is not None), embedded)
 
 
-def _of_loss(noted: dict[str, Any]) -> facts.ComparedLabels | None:
-    labels = noted["labels"].received().reshape(-1, noted["columns"])
-    shape, found = noted["shape"], None
-    for embedded in noted["tokens"]:
-        tokens = embedded.received().reshape(-1, min(shape[-1], _TOKENS))
-        for axis in (1, 0) if len(shape) == 2 and tokens.shape == labels.shape and noted["start"] == 0 else (1,):
-            shares = [_agreeing(tokens, labels, noted["start"] + move, axis, noted["ignored"]) for move in _MOVES]
-            if found is None or max(shares) > max(found["shares"]):
-                found = {"shares": shares, "axis": axis, "length": shape[axis if len(shape) == 2 else 0]}
-    if found is None:
-        return None
-    judged = labels[(labels != noted["ignored"]) & (labels >= 0)]
-    right = [float(count / known) for count, known in noted["right"].received().reshape(2, 2) if known]
-    agreeing = dict(zip(("same", "next", "second"), found["shares"], strict=True))
+def _of_loss(
+    function: str, shape: torch.Size, start: int, ignored: int, embedded: list[Elements],
+    block: Elements, columns: int, right_ones: Elements,
+) -> facts.ComparedLabels | None:  # fmt: skip
+    """The labels of a loss, compared with the embedded tokens that they agree with most."""
+    labels, found = block.received().reshape(-1, columns), None
+    for each in embedded:
+        tokens = each.received().reshape(-1, min(shape[-1], _TOKENS))
+        for axis in (1, 0) if len(shape) == 2 and tokens.shape == labels.shape and start == 0 else (1,):
+            agreeing = {name: _agreeing(tokens, labels, start + move, axis, ignored) for name, move in _MOVES.items()}
+            if found is None or max(agreeing.values()) > max(found.agreeing.values()):
+                found = facts.ComparedLabels(function, agreeing, axis, shape[axis if len(shape) == 2 else 0])
+    judged = labels[(labels != ignored) & (labels >= 0)]
+    right = [float(count / known) for count, known in right_ones.received().reshape(2, 2) if known]
     distinct, least = int(np.unique(judged).size), min(right, default=None)
-    return facts.ComparedLabels(
-        noted["function"], agreeing, found["axis"], found["length"], int(judged.size), distinct, least
-    )
+    return found and replace(found, judged=int(judged.size), distinct=distinct, right=least)
 
 
 def _agreeing(tokens: NDArray[Any], labels: NDArray[Any], move: int, axis: int, ignored: int) -> float:
