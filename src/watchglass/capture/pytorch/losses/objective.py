@@ -33,19 +33,12 @@ _MOST_LOSSES = 1 << 16
 
 @dataclass(slots=True, eq=False)
 class Loss:
-    """The loss that one backward started from.
+    """The loss that one backward started from."""
 
-    Attributes:
-        number: Backwards are numbered in their order.
-        value: A float, or a readback of one.
-        weight: Its weight in an average: samples.
-        plain: Whether that was one tensor, with no gradient given, and for all parameters.
-    """
-
-    number: int
-    value: Any
-    weight: float = 1.0
-    plain: bool = True
+    number: int  #: Backwards are numbered in their order.
+    value: Any  #: A float, or a readback of one.
+    weight: float = 1.0  #: Its weight in an average: samples.
+    plain: bool = True  #: Whether that was one tensor, with no gradient given, and for all parameters.
 
 
 #: Where a gradient on a device was changed between two backwards: what there is of it, on its way to the host. If that
