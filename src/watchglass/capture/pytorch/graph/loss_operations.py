@@ -13,14 +13,19 @@ import functools
 import os
 import threading
 import types
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from watchglass.capture.guard import Guard, harmless
+from watchglass.capture.guard import harmless
+from watchglass.capture.port import Port
+from watchglass.capture.pytorch.compiled.graphs import unless_captured
+from watchglass.capture.pytorch.events import Events
 from watchglass.capture.pytorch.graph.nodes import axes_of
+from watchglass.capture.pytorch.modules.module_tree import is_compiled
 from watchglass.capture.pytorch.public_calls import Nest, PublicCall, is_wrapped
 
 #: Called with the operation, positional and keyword arguments, and the result.
@@ -109,25 +114,46 @@ def _is_advanced(index: Any) -> bool:
 
 
 class OperationObserver:
-    """Observes operations for one hook.
+    """Observes operations for one hook, from a call of a model in an evaluation up to the next call.
 
     Args:
-        guard: The guard of the hook.
+        port: The port of the hook.
+        events: Its events.
         observed: Called with each operation, on any thread.
+        left: Called as it stops.
+        expected: Whether there is compiled code of functions, which would be compiled once more.
     """
 
-    def __init__(self, guard: Guard, observed: Observed) -> None:
-        self._guard, self._observed = guard, observed
+    def __init__(
+        self, port: Port, events: Events, observed: Observed, left: Callable[[], None], expected: Callable[[], bool]
+    ) -> None:
+        self._guard, self._observed = port.guard, port.guarded(unless_captured(observed))
+        self._left, self.expected = left, expected
         self._leave: dict[Traced, Callable[[], None]] = {}
         self._attends = False
+        # Models called since operations are observed, by whether any part of them is compiled.
+        self._compiled: weakref.WeakKeyDictionary[nn.Module, bool] = weakref.WeakKeyDictionary()
+        port.on_settle.append(self.leave)
+        port.detach_with(self.leave)
+        events.resting.append(lambda on: self.leave())
 
-    @property
-    def operations(self) -> frozenset[Traced]:
-        """The operations that are wrapped for it."""
-        return frozenset(self._leave)
+    def called(self, root: nn.Module, *, evaluating: bool) -> None:
+        """A model is about to be called: what it calls passes through."""
+        # Compiled code has guards on what it calls.
+        if evaluating and self._compiled.get(root) is False:
+            self._attend(False)
+        else:
+            self.leave()
 
-    def listen(self, operations: frozenset[Traced]) -> None:
-        """Observe these from now on."""
+    def is_compiled(self, root: nn.Module) -> bool:
+        """Whether a part of a model that has returned is compiled."""
+        if root not in self._compiled:  # to look through a large model takes a while
+            self._compiled[root] = is_compiled(root)
+        return self._compiled[root]
+
+    def listen(self, root: nn.Module, operations: frozenset[Traced]) -> None:
+        """Observe these from now on, as this model has returned."""
+        self.is_compiled(root)
         with _lock:
             for operation in self._leave.keys() - operations:
                 self._leave.pop(operation)()
@@ -135,22 +161,24 @@ class OperationObserver:
                 after = functools.partial(self._after, operation)
                 self._leave[operation] = _call(operation).listen(self._guard, before=_let_others_by, after=after)
             _all[:] = [*(each for each in _all if each is not self), self]
-        self.attend(True)
+        self._attend(True)
 
-    def attend(self, on: bool) -> None:
+    def _attend(self, on: bool) -> None:
         """Have calls reported, or have them pass through for a while."""
         self._attends = on and bool(self._leave)
         _NEST.inside = not any(observer._attends for observer in _all)
 
     def leave(self) -> None:
-        """Stop observing."""
+        """Stop observing: the evaluation is over, or may be."""
         if self._leave:
             with _lock:
                 while self._leave:
                     self._leave.popitem()[1]()
-                self.attend(False)
+                self._attend(False)
                 if self in _all:
                     _all.remove(self)
+        self._compiled.clear()
+        self._left()
 
     def _after(self, operation: Traced, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         if self._attends and (type(result) is Tensor or (operation.several and isinstance(result, tuple))):

@@ -7,17 +7,14 @@ integers is observed, from a call of a model in an evaluation up to the next cal
 from __future__ import annotations
 
 import math
-import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from watchglass.capture.pytorch.compiled.graphs import unless_captured
 from watchglass.capture.pytorch.graph.loss_operations import OperationObserver, Traced
 from watchglass.capture.pytorch.losses import functions as losses
-from watchglass.capture.pytorch.modules.module_tree import is_compiled
 from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
 from watchglass.capture.pytorch.public_calls import READS
 from watchglass.capture.pytorch.training_state import TrainingState
@@ -46,8 +43,7 @@ class CountedAnswers:
     """
 
     def __init__(self, current: TrainingState, expected: Callable[[], bool]) -> None:
-        self._expected = expected
-        self._observer = OperationObserver(current.port.guard, current.port.guarded(unless_captured(self._observed)))
+        self._observer = OperationObserver(current.port, current.events, self._observed, self._left, expected)
         self._guard = current.port.guard
         # Functions that end the observation of copies, which only predictions on a device need.
         self._copies: list[Callable[[], None]] = []
@@ -61,22 +57,13 @@ class CountedAnswers:
         self.found = False
         self._evaluating = False
         self._evaluations = 0
-        self._compiled: weakref.WeakKeyDictionary[nn.Module, bool] = weakref.WeakKeyDictionary()
-        current.port.on_settle.append(self.leave)
-        current.port.detach_with(self.leave)
-        current.events.resting.append(lambda on: self.leave())
 
     def called(self, root: nn.Module, *, evaluating: bool) -> None:
         """A model is about to be called."""
         self._forward = None
         self._others, self._chosen = self._chosen, []
-        if not evaluating:
-            self._evaluating = False
-            self.leave()
-        elif self._compiled.get(root) is False:
-            self._observer.attend(False)
-        else:
-            self.leave()  # compiled code has guards on what it calls
+        self._evaluating = self._evaluating and evaluating
+        self._observer.called(root, evaluating=evaluating)
 
     def returned(self, root: nn.Module, forward: Forward, output: Any) -> None:
         """A model has returned this in an evaluation."""
@@ -86,29 +73,23 @@ class CountedAnswers:
         if not self._evaluating:
             self._evaluating, self._evaluations = True, self._evaluations + 1
         spacing = 1 << max(0, self._evaluations.bit_length() - _EACH.bit_length())
-        if not self._shapes or self._evaluations % spacing or self._is_compiled(root):
-            self.leave()
+        if (
+            not self._shapes
+            or self._evaluations % spacing
+            or self._observer.expected()
+            or self._observer.is_compiled(root)
+        ):
+            self._observer.leave()
             return
         self._forward = forward
-        self._observer.listen(_OPERATIONS)
+        self._observer.listen(root, _OPERATIONS)
         if not self._copies and not all(each.is_cpu for _, each in tensors):
             self._copies = [READS[name].listen(self._guard, after=self._copied) for name in ("cpu", "to")]
 
-    def _is_compiled(self, root: nn.Module) -> bool:
-        # To look through a large model takes a while.
-        if self._expected():
-            return True
-        if root not in self._compiled:
-            self._compiled[root] = is_compiled(root)
-        return self._compiled[root]
-
-    def leave(self) -> None:
-        """The evaluation is over, or may be."""
+    def _left(self) -> None:
         self._forward, self._chosen, self._others = None, [], []
-        self._observer.leave()
         while self._copies:
             self._copies.pop()()
-        self._compiled.clear()
 
     def _observed(self, operation: Traced, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         forward = self._forward

@@ -9,12 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from watchglass.capture.pytorch.compiled.graphs import unless_captured
 from watchglass.capture.pytorch.graph.loss_expressions import OTHER, Expression, Key
 from watchglass.capture.pytorch.graph.loss_operations import ARRANGING, OperationObserver, Traced, given_constants
 from watchglass.capture.pytorch.graph.nodes import number_of
 from watchglass.capture.pytorch.losses import functions as losses
-from watchglass.capture.pytorch.modules.module_tree import is_compiled
 from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
 from watchglass.capture.pytorch.saving.reduce import version_of
 from watchglass.capture.pytorch.training_state import TrainingState
@@ -44,8 +42,7 @@ class HandwrittenLosses:
     ) -> None:
         self._current = current
         self._record = record
-        self._expected = expected
-        self._observer = OperationObserver(current.port.guard, current.port.guarded(unless_captured(self._observed)))
+        self._observer = OperationObserver(current.port, current.events, self._observed, self._left, expected)
         # The forward that is followed, how its loss is made, rows of it, and losses that were found.
         self._forward: Forward | None = None
         self._expression: Expression | None = None
@@ -53,43 +50,28 @@ class HandwrittenLosses:
         self._losses: list[weakref.ref[Tensor]] = []
         # By identity: a tensor, its version and its expression.
         self._followed: dict[int, tuple[weakref.ref[Tensor], int, Key]] = {}
-        # Models called since operations are observed, by whether any part of them is compiled.
-        self._compiled: weakref.WeakKeyDictionary[nn.Module, bool] = weakref.WeakKeyDictionary()
-        current.port.on_settle.append(self.leave)
-        current.port.detach_with(self.leave)
-        current.events.resting.append(lambda on: self.leave())
 
     def called(self, root: nn.Module, *, evaluating: bool) -> None:
         """A model is about to be called."""
         self._forward = None
-        if self._observer.operations:
-            # Compiled code has guards on what it calls.
-            if evaluating and self._compiled.get(root) is False:
-                self._observer.attend(False)
-            else:
-                self.leave()
+        self._observer.called(root, evaluating=evaluating)
 
     def returned(self, root: nn.Module, forward: Forward, output: Any) -> None:
         """A model has returned this in an evaluation."""
         self._expression = expression = self._current.sources.expression_of(root)
-        if expression is None or self._expected():
-            self.leave()
+        if expression is None or self._observer.expected():
+            self._observer.leave()
             return
         self._rows, self._losses, self._followed = [], [], {}
         for path, tensor in tensors_in(output):
             if type(tensor) is Tensor and not tensor.is_nested:
                 self._follow(expression, tensor, ("output", path))
         if self._followed:
-            if root not in self._compiled:
-                self._compiled[root] = is_compiled(root)
             self._forward = forward
-            self._observer.listen(expression.operations | {ARRANGING})
+            self._observer.listen(root, expression.operations | {ARRANGING})
 
-    def leave(self) -> None:
-        """The evaluation is over, or may be."""
+    def _left(self) -> None:
         self._forward = None
-        self._observer.leave()
-        self._compiled.clear()
 
     def _observed(self, operation: Traced, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor) -> None:
         forward, expression = self._forward, self._expression
