@@ -64,10 +64,9 @@ class _LayersRead:
     def described(self) -> facts.ForwardLayers:
         """The fact."""
         pairs = tuple((*pair, self._named(bits)) for pair, bits in sorted(self.pairs.items())[:_MOST_PAIRS])
-        unknown = sorted(name for name, kind in self._kinds.items() if kind == "unknown")
         return facts.ForwardLayers(
             True, (), 0, 0, len(self._graph), tuple(self.layers[:_MOST_LAYERS]), len(self.layers), pairs,
-            len(self.pairs), dict(sorted(self._kinds.items())), tuple(unknown[:16]), *self._states[-1].depth,
+            len(self.pairs), dict(sorted(self._kinds.items())), *self._states[-1].depth,
             tuple(self._few[:16]), self._normalized,
         )  # fmt: skip
 

@@ -67,10 +67,8 @@ class _Term:
     def __init__(self, graph: OperationGraph, root: Operand, name: Callable[[Any], str]) -> None:
         self._graph = graph
         self._root = root
-        # Operations from the start on, the nearest first, by index; what made an output of the model, and those below;
-        # names of the layers that it ends at.
+        # Operations from the start on, the nearest first, by index; names of the layers that it ends at.
         self._order: list[int] = []
-        self._inside: set[int] = set()
         self._ends: dict[int, str] = {}
         self._whole = True
         self._walk(name)
@@ -89,13 +87,11 @@ class _Term:
         graph, seen = self._graph, {self._root.at}
         waiting = [self._root]
         while waiting:
-            at, number = waiting.pop(0)
+            at = waiting.pop(0).at
             if len(self._order) >= _MOST_OPERATIONS:
                 self._whole = False
                 break
             self._order.append(at)
-            if graph.output(at, number) is not None:
-                self._inside.add(at)
             if weights := graph.weights(at):
                 self._ends[at] = name(graph.parameters[weights[0]])
                 continue
@@ -103,20 +99,16 @@ class _Term:
                 if each.at not in seen and each.at not in graph.parameters:
                     seen.add(each.at)
                     waiting.append(each)
-        for at in sorted(self._order, reverse=True):
-            if at in self._inside:
-                self._inside.update(each.at for each in graph.below[at] if each.at in seen)
 
     def _operation(self, at: int, places: dict[int, int]) -> facts.MadeBy:
         graph = self._graph
         operation = graph.operations[at]
-        inside = at in self._inside or None
         shape = graph.shape(at)
         if at in self._ends:
-            return facts.MadeBy(operation.name, shape, inside, layer=self._ends[at])
+            return facts.MadeBy(operation.name, shape, layer=self._ends[at])
         of = tuple(self._source(each, places) for each in graph.below[at])[:: -1 if operation.form == "rsub" else 1]
         known = False if operation.kind == "unknown" else None
-        return facts.MadeBy(operation.name, shape, inside, known, of=of, **self._settings(at))
+        return facts.MadeBy(operation.name, shape, known, of=of, **self._settings(at))
 
     def _source(self, operand: Operand, places: dict[int, int]) -> Any:
         """What an operand is: the place of an operation, ``"constant"``, ``"parameter"`` or ``"unknown"``."""

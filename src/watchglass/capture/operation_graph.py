@@ -70,10 +70,6 @@ class OperationGraph(ABC):
         or ``"sum"``; ``training``, 0 for a normalisation that uses averages of earlier batches.
         """
 
-    @abstractmethod
-    def output(self, index: int, number: int) -> str | None:
-        """Path of the output of a module that a result is; None for other results."""
-
     def factors(self, index: int) -> Sequence[Operand]:
         """The two operands that a product of matrices multiplies."""
         return self.below[index][:2]

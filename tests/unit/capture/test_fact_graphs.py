@@ -68,7 +68,7 @@ def test_operations_from_the_last_layer_to_the_loss_are_listed(run_path: Path, l
     (term,) = found["terms"]
     assert sorted(each["operation"] for each in term["operations"]) == sorted(operations.split())
     assert (term["kind"], abs(term["coefficient"]), term["whole"]) == ("data", 1.0, True)
-    assert term["operations"][0] == {"operation": "linear", "shape": [16, 3], "inside": True, "layer": "2.weight"}
+    assert term["operations"][0] == {"operation": "linear", "shape": [16, 3], "layer": "2.weight"}
     assert found.get("unreached") is None
 
 
@@ -125,7 +125,7 @@ def test_parameters_out_of_reach_are_named(run_path: Path, cut: Callable[[Tensor
     graphs_of(run_path, Autoencoder(cut), lambda model, x, y: F.mse_loss(model(x), x))
     (found,) = facts(run_path, "loss_graph")
     assert found["unreached"] == {
-        "count": 2, "names": ["encoder.0.weight", "encoder.0.bias"], "ran": 2, "ran_without_graph": 0,
+        "count": 2, "names": ["encoder.0.weight", "encoder.0.bias"], "ran": 2,
         "cut_before": "decoder",
     }  # fmt: skip
 

@@ -23,7 +23,6 @@ class Node:
     of: tuple[Node | None, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
     name: str = ""
-    output: bool = False
 
 
 class Toy(OperationGraph):
@@ -44,9 +43,6 @@ class Toy(OperationGraph):
     def setting(self, index: int, name: str) -> Any:
         return self.nodes[index].settings.get(name)
 
-    def output(self, index: int, number: int) -> str | None:
-        return "" if self.nodes[index].output else None
-
 
 def name_of(node: Any) -> str:
     return str(node.name)
@@ -58,13 +54,12 @@ def linear(of: Node | None, name: str, units: int, inputs: int) -> Node:
 
 def test_a_softmax_over_the_batch_is_found_in_any_graph() -> None:
     output = linear(None, "dense/kernel", 4, 6)
-    output.output = True
     shares = Node("log_softmax", (8, 4), (output,), {"axes": (0,)})
     loss = Node("nll_loss", (), (shares,), {"reduction": "mean"})
     fact = loss_terms.described(Toy(loss), name_of)
     (term,) = fact.terms
-    assert [(each.operation, each.layer, each.inside) for each in term.operations] == [
-        ("linear", "dense/kernel", True), ("log_softmax", None, None), ("nll_loss", None, None),
+    assert [(each.operation, each.layer) for each in term.operations] == [
+        ("linear", "dense/kernel"), ("log_softmax", None), ("nll_loss", None),
     ]  # fmt: skip
     (found,) = mistakes(data_terms(fact), (), 8, 0.05, 0)
     assert (found.symptom, found.value, found.limit) == ("normalized_over_batch", 8.0, 4.0)

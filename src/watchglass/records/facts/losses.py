@@ -105,7 +105,6 @@ class OutOfReach(Declared):
     count: int = 0
     names: tuple[str, ...] = ()
     ran: int = 0
-    ran_without_graph: int = 0
     cut_before: str | None = None
 
 
@@ -114,7 +113,6 @@ class MadeBy(Declared):
 
     operation: str = ""
     shape: tuple[int, ...] = ()
-    inside: bool | None = None
     known: bool | None = None
     layer: str | None = None
     of: tuple[int | str, ...] | None = None  #: places in the list of operations, or `constant`, `parameter`, `unknown`
@@ -181,7 +179,6 @@ class ForwardLayers(_ReadGraph, DeclaredFact, kind="forward_graph", needed_by="r
     pairs: tuple[tuple[int, int, str], ...] = ()  #: two places in `layers`, operations between
     pairs_count: int | None = None
     kinds: Mapping[str, str] = field(default_factory=dict)  #: by operation
-    unknown: tuple[str, ...] = ()
     depth: int = 0
     residuals: int = 0
     normalizations: int = 0

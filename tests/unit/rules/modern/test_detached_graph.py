@@ -24,7 +24,7 @@ RULE = "DetachedGraph"
 
 
 def unreached(cut: str | None, names: Sequence[str] = ("early.weight", "early.bias")) -> dict[str, Any]:
-    lost = {"count": len(names), "names": list(names), "ran": len(names), "ran_without_graph": 0, "cut_before": cut}
+    lost = {"count": len(names), "names": list(names), "ran": len(names), "cut_before": cut}
     return {"loss_graph": {"terms": [], "unreached": lost if names else None}}
 
 

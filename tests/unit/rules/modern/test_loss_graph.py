@@ -31,7 +31,7 @@ RULE = "LossGraph"
 
 def graph(*operations: dict[str, Any], coefficient: float = 1.0) -> dict[str, Any]:
     """A fact about one term, whose first operation is the last layer with four classes for 32 samples."""
-    layer = {"operation": "linear", "shape": [32, 4], "layer": "readout.weight", "inside": True}
+    layer = {"operation": "linear", "shape": [32, 4], "layer": "readout.weight"}
     term = {"kind": "data", "whole": True, "coefficient": coefficient, "operations": [layer, *operations]}
     return {"loss_graph": {"terms": [term], "batch": 32, "complete": True}}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -179,10 +178,8 @@ class GraphLooks:
         first = next((at for at, each in enumerate(calls) if each.joined and lost.issuperset(each.parameters)), None)
         behind = range(first, len(calls)) if first is not None else ()
         cut = next((calls[at].path for at in behind if _is_cut(calls, at, lost)), None)
-        return facts.OutOfReach(
-            len(missed), tuple(place.name for _, place in missed[:_MOST_NAMED]), _share(calls, lost, joined=True),
-            _share(calls, lost, joined=False), cut,
-        )  # fmt: skip
+        ran = lost & {number for call in calls if call.joined for number in call.parameters}
+        return facts.OutOfReach(len(missed), tuple(place.name for _, place in missed[:_MOST_NAMED]), len(ran), cut)
 
 
 class _TrainableCall(NamedTuple):
@@ -203,12 +200,6 @@ def _is_cut(calls: list[_TrainableCall], at: int, lost: set[int]) -> bool:
     # Detached values are where their module left them.
     made = next((each for each in reversed(calls[:at]) if each.gave & call.cut), None)
     return made is None or bool(lost & set(made.parameters))
-
-
-def _share(calls: Iterable[_TrainableCall], lost: set[int], *, joined: bool) -> int:
-    """How many of the lost parameters belong to modules that ran, with a graph or without."""
-    ran = {number for call in calls if call.joined is joined for number in call.parameters}
-    return len(ran & lost)
 
 
 def _place(tensor: Tensor) -> int:
