@@ -1,13 +1,13 @@
-"""Figures of a run, as plotly figures, the same for a notebook and a report.
+"""Figures of a run as pictures, the same for a report, a page and a notebook.
 
-Every figure is made from a :class:`~watchglass.run.Run` and holds all its data. Long series are thinned to keep the
-figure small; every spike is kept.
+Every figure is made from a :class:`~watchglass.run.Run`. Long series are thinned to keep it small; extremes are kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,27 +15,12 @@ import numpy.typing as npt
 from watchglass.errors import UnknownNameError
 from watchglass.records import Finding, Mode, Role, series_name
 from watchglass.run import leaders_of
-from watchglass.view.plot import (
-    COLOURS,
-    Curve,
-    Series,
-    draw_line,
-    escape,
-    mark_findings,
-    new_figure,
-    place_legend,
-    rounded,
-    set_logarithmic,
-    thin,
-)
+from watchglass.view.pictures.colours import COLOURS, shades
+from watchglass.view.pictures.records import Axis, Grid, Line, Lines, Picture
+from watchglass.view.series import Series, line_of, marks_of
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
     from watchglass.run import Run
-
-#: Colour of cells that hold a value which is not finite; not in the scale of the others.
-NON_FINITE = "#FF2D95"
 
 _MAX_COLUMNS, _MAX_ROWS, _MAX_MODELS = 400, 150, 12
 #: Most lines with a legend, and most small figures of a page.
@@ -44,41 +29,29 @@ _MAX_LEGEND, _MAX_SCALARS = 12, 24
 _DECADES = 4.0
 #: Scalars that capture records without the script.
 _OURS = {"loss", "accuracy", "gradient_norm", "gradient_norm_before_clip"}
+_STEP = Axis("training step", whole=True)
+_Shown = TypeVar("_Shown", bound="Lines | Grid")
 
 
-def loss_figure(run: Run, findings: Sequence[Finding] = ()) -> go.Figure | None:
+def loss_figure(run: Run, findings: Sequence[Finding] = ()) -> Lines | None:
     """Loss by model and mode over training steps, with the first findings marked; None when no loss was recorded.
 
-    Training losses that are not finite are crosses at the upper edge. The axis is logarithmic when the losses span
+    Training losses that are not finite are marks at the upper edge. The axis is logarithmic when the losses span
     more than two orders of magnitude.
     """
-    curves = _curves(run, "loss")
-    if not curves:
+    lines = _lines(run, "loss")
+    if not lines:
         return None
-    figure, finite = _drawn("Loss", "loss", curves)
-    if len(finite) and finite.min() > 0 and float(finite.max() / finite.min()) > 100:
-        set_logarithmic(figure, finite)
-    top = float(finite.max()) if len(finite) else 1.0
-    for curve in curves:
-        steps, series = curve.series
-        _non_finite_marks(figure, curve.name, steps[~np.isfinite(series)], top, curve.colour)
-    mark_findings(figure, run, findings)
-    place_legend(figure)
-    return figure
+    return Lines("Loss", _STEP, Axis("loss", logarithmic=_spans(lines, 100)), lines, marks_of(run, findings))
 
 
-def accuracy_figure(run: Run) -> go.Figure | None:
+def accuracy_figure(run: Run) -> Lines | None:
     """Accuracy by model and mode over training steps; None when none was recorded."""
-    curves = [curve._replace(opacity=1.0 if curve.markers else 0.7) for curve in _curves(run, "accuracy")]
-    if not curves:
-        return None
-    figure, _ = _drawn("Accuracy", "accuracy", curves)
-    figure.update_yaxes(range=[0, 1.02], tickformat=".0%")
-    place_legend(figure)
-    return figure
+    lines = _lines(run, "accuracy")
+    return Lines("Accuracy", _STEP, Axis("accuracy", low=0.0, high=1.0, percent=True), lines) if lines else None
 
 
-def gradient_heatmap(run: Run) -> go.Figure | None:
+def gradient_heatmap(run: Run) -> Grid | None:
     """Norm of every weight's gradient over layers and steps, log10; None when none was captured.
 
     The first layer is at the top. A cell with a value that is not finite has a separate colour. Weights that are
@@ -90,130 +63,90 @@ def gradient_heatmap(run: Run) -> go.Figure | None:
     rows = [row for row in rows if not row.vector or row.broken] or rows
     if not rows:
         return None
-    # Models are captured at different steps: each has its own columns.
-    parts = [_HeatmapPart.of([row for row in rows if row.model == model]) for model in sorted({r.model for r in rows})]
-    known = np.concatenate([part.known for part in parts])
+    steps = _thin_columns(
+        np.unique(np.concatenate([row.norms[0] for row in rows])),
+        np.unique(np.concatenate([row.nonfinite[0][row.nonfinite[1] > 0] for row in rows])),
+    )
+    norms = np.stack([_held(row.norms, steps) for row in rows])
+    broken = (np.stack([_held(row.nonfinite, steps) for row in rows]) > 0) | np.isinf(norms)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.where(broken, np.nan, np.log10(norms))
+    known = logs[np.isfinite(logs)]
     high = float(known.max()) if len(known) else 0.0
     # Only far smaller norms are dark, because layers of a healthy model differ too.
     low = min(float(known.min()) if len(known) else high, high - _DECADES)
-    figure = new_figure("Gradient norm by layer", "training step", "")
-    labels = [label for part in parts for label in part.labels]
-    for number, part in enumerate(parts):
-        figure.add_heatmap(
-            x=part.steps, y=labels, z=rounded(part.among(labels, np.where(part.zero, low, part.logs))), zmin=low,
-            zmax=high, colorscale="Viridis", showscale=number == 0,
-            colorbar={"title": {"text": "log10"}, "thickness": 12}, hoverongaps=False,
-            hovertemplate="%{y}<br>step %{x}<br>norm 10^%{z:.2f}<extra></extra>",
-        )  # fmt: skip
-    broken = [part for part in parts if part.broken.any()]
-    for part in broken:
-        figure.add_heatmap(
-            x=part.steps, y=labels, z=part.among(labels, np.where(part.broken, 1.0, np.nan)),
-            colorscale=[[0, NON_FINITE], [1, NON_FINITE]], showscale=False, hoverongaps=False,
-            hovertemplate="%{y}<br>step %{x}<br>not finite<extra></extra>",
-        )  # fmt: skip
-    if broken:
-        figure.add_scatter(
-            x=[None], y=[None], mode="markers", name="NaN or infinite",
-            marker={"symbol": "square", "size": 11, "color": NON_FINITE},
-        )  # fmt: skip
-    figure.update_layout(height=max(300, 110 + 17 * len(labels)), showlegend=bool(broken))
-    figure.update_yaxes(
-        autorange="reversed", type="category", categoryorder="array", categoryarray=labels, showgrid=False
+    cells = np.where(norms == 0, low, logs).astype(np.float32)
+    names = tuple(row.name.removeprefix("gradient/") for row in rows)
+    return Grid(
+        "Gradient norm by layer", _STEP, names, steps.astype(np.float64), cells, low, high, "log10 of the norm", broken
     )
-    first, last = (edge(part.steps[i] for part in parts) for edge, i in ((min, 0), (max, -1)))
-    figure.update_xaxes(range=[first - 0.5, last + 0.5])  # the outer cells would reach as far as the inner ones
-    return figure
 
 
-def update_ratio_figure(run: Run) -> go.Figure | None:
-    """Size of each update relative to its weight, log10 of rms over rms, one line per layer; None without updates.
+def update_ratio_figure(run: Run) -> Lines | None:
+    """Size of each update relative to its weight, rms over rms, one line per layer; None without updates.
 
-    The band between 1e-4 and 1e-1 is the usual range of runs that learn.
+    The zone between 1e-4 and 1e-1 is the usual range of runs that learn.
     """
     weights = [name.removeprefix("update/") for name in layer_names(run, Role.UPDATE)]
     ratios = [_ratio(_reduction(run, f"update/{name}", "rms"), _reduction(run, name, "rms")) for name in weights]
-    curves = _shaded(zip(weights, ratios, strict=True))
-    if not curves:
+    lines = _shaded(zip(weights, ratios, strict=True))
+    if not lines:
         return None
-    figure, values = _drawn("Update size relative to the weight", "update / weight", curves)
-    set_logarithmic(figure, np.concatenate([[1e-4, 1e-1], values]))
-    figure.add_hrect(y0=1e-4, y1=1e-1, fillcolor="#009E73", opacity=0.10, line_width=0)
-    if len(curves) > _MAX_LEGEND:
-        _depth_scale(figure, len(curves))
-    else:
-        place_legend(figure)
-    return figure
+    title = "Update size relative to the weight"
+    axis = Axis("update / weight", logarithmic=True)
+    return Lines(title, _STEP, axis, lines, zone=(1e-4, 1e-1), ordered=len(lines) > _MAX_LEGEND)
 
 
-def gradient_norm_figure(run: Run) -> go.Figure | None:
+def gradient_norm_figure(run: Run) -> Lines | None:
     """Norm of all gradients, by model, after and before clipping. None without any."""
-    curves = [
-        curve._replace(
-            name=(curve.name.removesuffix("training").rstrip(", ") + more or "gradient norm").strip(), dash=dash
+    lines = tuple(
+        replace(
+            line, name=(line.name.removesuffix("training").rstrip(", ") + more or "gradient norm").strip(),
+            dashed=bool(more), missing=None,
         )
-        for name, more, dash in (
-            ("gradient_norm", "", "solid"),
-            ("gradient_norm_before_clip", " before clipping", "dot"),
-        )
-        for curve in _curves(run, name)
-        if not curve.markers
-    ]
-    if not curves:
+        for name, more in (("gradient_norm", ""), ("gradient_norm_before_clip", " before clipping"))
+        for line in _lines(run, name)
+        if not line.dots
+    )  # fmt: skip
+    if not lines:
         return None
-    figure, finite = _drawn("Gradient norm", "norm of all gradients", curves)
-    positive = finite[finite > 0]
-    if len(positive) and float(positive.max() / positive.min()) > 20:
-        set_logarithmic(figure, positive)
-    place_legend(figure)
-    return figure
+    return Lines("Gradient norm", _STEP, Axis("norm of all gradients", logarithmic=_spans(lines, 20)), lines)
 
 
-def learning_rate_figure(run: Run) -> go.Figure | None:
+def learning_rate_figure(run: Run) -> Lines | None:
     """Learning rates over training steps, one line for each that was recorded; None without any."""
     names = (name for name in _scalar_names(run) if _plain(name).startswith("learning_rate"))
-    curves = _shaded(((name, _scalar(run, name)) for name in names), _MAX_LEGEND)
-    if not curves:
-        return None
-    if len(curves) == 1:
-        curves = [curves[0]._replace(colour=COLOURS["train"])]
-    figure, _ = _drawn("Learning rate", "learning rate", curves)
-    figure.update_yaxes(exponentformat="power", rangemode="tozero")
-    place_legend(figure)
-    return figure
+    lines = _shaded(((name, _scalar(run, name)) for name in names), _MAX_LEGEND)
+    if len(lines) == 1:
+        lines = (replace(lines[0], colour=COLOURS["train"]),)
+    return Lines("Learning rate", _STEP, Axis("learning rate", low=0.0), lines) if lines else None
 
 
-def scalar_figures(run: Run) -> tuple[list[go.Figure], int]:
+def scalar_figures(run: Run) -> tuple[list[Lines], int]:
     """A small figure for each scalar that the script saved, and the number of further ones."""
-    made: list[go.Figure] = []
+    made: list[Lines] = []
     more = 0
     for name in _scalar_names(run):
         if _is_ours(name):
             continue
-        train, evaluation = _scalar(run, name), _stretch_means(run, name)
-        if not len(train[0]) and not len(evaluation[0]):
-            continue
+        lines = [
+            line_of("training", _scalar(run, name), COLOURS["train"]),
+            line_of("validation", _stretch_means(run, name), COLOURS["eval"], dots=True),
+        ]
         if len(made) == _MAX_SCALARS:
             more += 1
-            continue
-        figure = new_figure(escape(name), "", "")
-        draw_line(figure, Curve("training", train, COLOURS["train"]))
-        draw_line(figure, Curve("validation", evaluation, COLOURS["eval"], markers=True))
-        both = len(train[0]) > 0 and len(evaluation[0]) > 0
-        figure.update_layout(height=230, margin={"l": 50, "r": 10, "t": 40, "b": 30}, showlegend=both)
-        figure.update_layout(title={"font": {"size": 13}})
-        made.append(figure)
-    _align(run, made)
-    return made, more
+        elif any(len(line.x) for line in lines):
+            made.append(Lines(name, Axis(), Axis(), tuple(line for line in lines if len(line.x))))
+    return _aligned(run, made), more
 
 
-def run_figures(run: Run, findings: Sequence[Finding] = ()) -> list[tuple[str, go.Figure]]:
+def run_figures(run: Run, findings: Sequence[Finding] = ()) -> list[tuple[str, Picture]]:
     """Every figure that the run has data for, with a caption: how to read it, which part of the run it shows."""
     models, leaders = run.models, leaders_of(run)
     first = f" Shown: {run.worker().name}, one of {len(run.workers):,} workers." if len(run.workers) > 1 else ""
     curves = first if len(leaders) == 1 else ""
     curves += f" Shown: the first {_MAX_MODELS} of {len(models):,} models." if len(models) > _MAX_MODELS else ""
-    made = [
+    made: list[tuple[Lines | Grid | None, str]] = [
         (loss_figure(run, findings), "Loss of every training step and mean loss of every evaluation." + curves),
         (accuracy_figure(run), "Share of correct predictions, as recorded in the run." + curves),
         (learning_rate_figure(run), "Learning rates of the optimizers, as their schedules set them." + first),
@@ -228,21 +161,18 @@ def run_figures(run: Run, findings: Sequence[Finding] = ()) -> list[tuple[str, g
             "Size of each update relative to its weight. Green: the usual range of runs that learn." + first,
         ),
     ]
-    _align(run, [figure for figure, _ in made if figure is not None])
-    return [(caption, figure) for figure, caption in made if figure is not None]
+    shown = [(caption, figure) for figure, caption in made if figure is not None]
+    return list(zip([caption for caption, _ in shown], _aligned(run, [figure for _, figure in shown]), strict=True))
 
 
-def _align(run: Run, figures: Iterable[go.Figure]) -> None:
-    """Give figures of one page the same range of steps, with ticks at whole steps."""
+def _aligned(run: Run, figures: Sequence[_Shown]) -> list[_Shown]:
+    """Figures of one page, with the same range of steps."""
     steps = [step for worker in leaders_of(run) for step in run.steps(Mode.TRAIN, worker)]
-    if not len(steps):
-        return
-    first, last = min(steps), max(steps)
-    room = max(0.5, 0.01 * (last - first))
-    for figure in figures:
-        figure.update_xaxes(range=[first - room, last + room])
-        if last - first < 10:
-            figure.update_xaxes(dtick=1)  # there is no half a step
+    if not steps:
+        return list(figures)
+    room = max(0.5, 0.01 * (max(steps) - min(steps)))
+    low, high = min(steps) - room, max(steps) + room
+    return [replace(figure, x=replace(figure.x, low=low, high=high, whole=True)) for figure in figures]
 
 
 def layer_names(run: Run, role: Role) -> list[str]:
@@ -273,39 +203,6 @@ class _GradientRow(NamedTuple):
         return bool((self.nonfinite[1] > 0).any() or np.isinf(self.norms[1]).any())
 
 
-class _HeatmapPart(NamedTuple):
-    """Cells of the rows of one model: logarithms of norms, which of them are zero, which are not finite."""
-
-    steps: npt.NDArray[Any]
-    labels: list[str]
-    logs: npt.NDArray[np.float64]
-    zero: npt.NDArray[np.bool_]
-    broken: npt.NDArray[np.bool_]
-
-    @classmethod
-    def of(cls, rows: Sequence[_GradientRow]) -> _HeatmapPart:
-        steps = _thin_columns(
-            np.unique(np.concatenate([row.norms[0] for row in rows])),
-            np.unique(np.concatenate([row.nonfinite[0][row.nonfinite[1] > 0] for row in rows])),
-        )
-        norms = np.stack([_on_steps(row.norms, steps) for row in rows])
-        broken = (np.stack([_on_steps(row.nonfinite, steps) for row in rows]) > 0) | np.isinf(norms)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            logs = np.where(broken, np.nan, np.log10(norms))
-        labels = [escape(row.name.removeprefix("gradient/")) for row in rows]
-        return cls(steps, labels, logs, norms == 0, broken)
-
-    def among(self, labels: Sequence[str], cells: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """``cells`` with a row for each of ``labels``: plotly cannot draw a heatmap on some categories of an axis."""
-        result = np.full((len(labels), len(self.steps)), np.nan)
-        result[[labels.index(label) for label in self.labels]] = cells
-        return result
-
-    @property
-    def known(self) -> npt.NDArray[np.float64]:
-        return self.logs[np.isfinite(self.logs)]
-
-
 def _scalar_names(run: Run) -> list[str]:
     """Names of the numbers that were recorded of steps: losses, metrics, and what the script saved."""
     return [name for role in (Role.LOSS, Role.METRIC, Role.CUSTOM) for name in run.tensor_names(role=role)]
@@ -323,70 +220,33 @@ def _is_ours(name: str) -> bool:
     return plain in _OURS or plain.startswith(("loss/", "learning_rate"))
 
 
-def _depth_scale(figure: go.Figure, lines: int) -> None:
-    """A scale of colours in place of a legend that would be longer than its figure."""
-    figure.add_scatter(
-        x=[None], y=[None], mode="markers", hoverinfo="skip", showlegend=False,
-        marker={
-            "color": [0], "cmin": 0, "cmax": lines - 1, "colorscale": "Viridis", "showscale": True,
-            "colorbar": {
-                "title": {"text": "layer"}, "thickness": 12, "tickvals": [0, lines - 1], "ticktext": ["first", "last"],
-            },
-        },
-    )  # fmt: skip
-    figure.update_layout(showlegend=False)
+def _spans(lines: Sequence[Line], factor: float) -> bool:
+    """Whether all numbers are positive and the greatest is more than ``factor`` times the least."""
+    values = np.concatenate([line.y[np.isfinite(line.y)] for line in lines])
+    return len(values) > 0 and bool(values.min() > 0) and float(values.max() / values.min()) > factor
 
 
-def _drawn(title: str, y: str, curves: Sequence[Curve]) -> tuple[go.Figure, npt.NDArray[np.float64]]:
-    """A figure with curves over training steps, and all their finite values."""
-    figure = new_figure(title, "training step", y)
-    for curve in curves:
-        draw_line(figure, curve)
-    values = np.concatenate([curve.series[1] for curve in curves])
-    return figure, values[np.isfinite(values)]
-
-
-def _non_finite_marks(figure: go.Figure, name: str, steps: npt.NDArray[Any], top: float, colour: str) -> None:
-    if not len(steps):
-        return
-    shown = thin(steps, np.zeros(len(steps)), 300)[0]
-    figure.add_scatter(
-        x=shown, y=np.full(len(shown), top), mode="markers", name=f"{name} loss not finite",
-        marker={"symbol": "x", "size": 8, "color": colour},
-        hovertemplate="step %{x}: not finite<extra>" + name + "</extra>",
-    )  # fmt: skip
-
-
-def _shades(number: int) -> list[str]:
-    """``number`` colours, from dark to bright."""
-    from plotly.colors import sample_colorscale
-
-    return list(sample_colorscale("Viridis", [0.1 + 0.8 * i / max(1, number - 1) for i in range(number)]))
-
-
-def _shaded(lines: Iterable[tuple[str, Series]], most: int | None = None) -> list[Curve]:
-    """Curves of the first series that are not empty, each in a separate shade."""
+def _shaded(lines: Iterable[tuple[str, Series]], most: int | None = None) -> tuple[Line, ...]:
+    """Lines of the first series that are not empty, each in a separate shade."""
     found = [(name, series) for name, series in lines if len(series[0])][:most]
-    return [
-        Curve(escape(name), series, shade) for (name, series), shade in zip(found, _shades(len(found)), strict=True)
-    ]
+    return tuple(line_of(name, series, shade) for (name, series), shade in zip(found, shades(len(found)), strict=True))
 
 
-def _curves(run: Run, name: str) -> list[Curve]:
+def _lines(run: Run, name: str) -> tuple[Line, ...]:
     """A series of each model, in training and in evaluation, if recorded; with very many models only
     the first ones.
     """  # noqa: D205
     models = run.models[:_MAX_MODELS]
     several = len(models) > 1
-    found: list[Curve] = []
-    for shade, model in zip(_shades(len(models)), models, strict=True):
+    found: list[Line] = []
+    for shade, model in zip(shades(len(models)), models, strict=True):
         series, worker = series_name(name, model.model), model.worker or None
-        whose = f"{model.name}{f' of {escape(model.worker)}' if worker else ''}, " if several else ""
-        of = f" ({escape(model.validation_of)})" if name == "loss" and model.validation_of else ""
+        whose = f"{model.name}{f' of {model.worker}' if worker else ''}, " if several else ""
+        of = f" ({model.validation_of})" if name == "loss" and model.validation_of else ""
         colours = (shade, shade) if several else (COLOURS["train"], COLOURS["eval"])
-        found.append(Curve(f"{whose}training", _scalar(run, series, worker), colours[0]))
-        found.append(Curve(f"{whose}validation{of}", _stretch_means(run, series, worker), colours[1], markers=True))
-    return [curve for curve in found if len(curve.series[0])]
+        found.append(line_of(f"{whose}training", _scalar(run, series, worker), colours[0]))
+        found.append(line_of(f"{whose}validation{of}", _stretch_means(run, series, worker), colours[1], dots=True))
+    return tuple(line for line in found if len(line.x))
 
 
 def _scalar(run: Run, name: str, worker: str | None = None) -> Series:
@@ -420,12 +280,15 @@ def _ratio(above: Series, below: Series) -> Series:
     return steps[good], values[good]
 
 
-def _on_steps(series: Series, steps: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """The values of a series at ``steps``, NaN where it has none."""
-    result = np.full(len(steps), np.nan)
-    _, there, here = np.intersect1d(steps, series[0], return_indices=True)
-    result[there] = series[1][here]
-    return result
+def _held(series: Series, steps: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """The values of a series at ``steps``. NaN before its first step and after its last.
+
+    Between two of its own steps, which are others where models take turns, it has the value of the one before.
+    """
+    if not len(series[0]):
+        return np.full(len(steps), np.nan)
+    place = np.searchsorted(series[0], steps, side="right") - 1
+    return np.where((place < 0) | (steps > series[0][-1]), np.nan, series[1][np.maximum(place, 0)])
 
 
 def _thin_columns(steps: npt.NDArray[Any], broken: npt.NDArray[Any]) -> npt.NDArray[Any]:

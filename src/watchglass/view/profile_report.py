@@ -114,16 +114,16 @@ def render_profile_report(run: Run, verdict: Verdict, document: Mapping[str, Any
         (
             _head(verdict, document),
             *section("Training job", [_job_table(document["job"])]),
-            *section("System usage", [*figures_html(0, machines), *_system_tables(document["system"])]),
-            *section("Framework metrics", [*figures_html(len(machines), phases), *_framework(run, document)]),
+            *section("System usage", [*figures_html(machines), *_system_tables(document["system"])]),
+            *section("Framework metrics", [*figures_html(phases), *_framework(run, document)]),
             *section("Rules", [_rules_table(document["rules"]), *_found(_folded(verdict.findings))]),
-            *section("Step durations", [*figures_html(len(machines) + len(phases), steps), *_step_table(document)]),
+            *section("Step durations", [*figures_html(steps), *_step_table(document)]),
             *section("Bottlenecks", [_bottlenecks(document["rules"], _folded(verdict.findings))]),
             *section("Data loaders", _loaders(document)),
         )
     )
     title = f"watchglass: profile of {verdict.run}"
-    return page(title, body, draws=bool(phases or machines or steps))
+    return page(title, body)
 
 
 # -- the document ----------------------------------------------------------------------------------------------------

@@ -12,7 +12,8 @@ from watchglass.view.capture_cost import capture_lines
 from watchglass.view.failure import failure_lines
 from watchglass.view.figures import run_figures, scalar_figures
 from watchglass.view.output_file import check_output_path, write_whole
-from watchglass.view.page import escaped, figure_html, figures_html, page, section, table_html
+from watchglass.view.page import escaped, figures_html, page, section, table_html
+from watchglass.view.pictures import Lines, picture_html
 from watchglass.view.settings import setting_rows
 from watchglass.view.text import duration, number, percent
 from watchglass.view.time_figures import duration_rows, time_figures, usage_rows
@@ -21,8 +22,6 @@ from watchglass.view.verdict import tone
 from watchglass.view.verdict_sentences import chain, closing, examined, findings_of, headline, since
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
     from watchglass.run import Run
 
 _SYMBOLS = {"error": "✖", "warning": "▲", "info": "●", "": "✔"}
@@ -70,26 +69,24 @@ def check_report_path(path: str | os.PathLike[str], *, replace: bool = False, or
 
 
 def render_report(run: Run, verdict: Verdict) -> str:
-    """The whole page. Everything that comes from the run is escaped; plotly's script is inlined once."""
+    """The whole page. Everything that comes from the run is escaped."""
     title = f"watchglass: {verdict.status} in {verdict.run}"
-    figures = run_figures(run, verdict.findings)
     times = time_figures(run, verdict.findings)
-    scalars, more = scalar_figures(run)
     whose = f", {escaped(run.worker().name)}" if len(run.workers) > 1 else ""
     body = "".join(
         (
             _summary(run, verdict),
             *section("Diagnoses", [_diagnosis(item, verdict) for item in verdict.diagnoses]),
-            *section("Figures", figures_html(0, figures)),
-            *section(f"Saved by the script{whose}", _scalars(len(figures), scalars, more)),
-            *section("Time", [*figures_html(len(figures) + len(scalars), times), *_time_tables(run)]),
+            *section("Figures", figures_html(run_figures(run, verdict.findings))),
+            *section(f"Saved by the script{whose}", _scalars(*scalar_figures(run))),
+            *section("Time", [*figures_html(times), *_time_tables(run)]),
             *section("Findings", [_findings_table(verdict.findings)] if verdict.findings else []),
             *section("Rules", [_statuses_table(verdict.statuses)] if verdict.statuses else []),
             *section("Settings", _settings(run)),
             *section("Run", [_facts_table(run, verdict)]),
         )
     )
-    return page(title, body, draws=bool(figures or scalars or times))
+    return page(title, body)
 
 
 def _summary(run: Run, verdict: Verdict) -> str:
@@ -155,12 +152,12 @@ def _time_tables(run: Run) -> list[str]:
     return tables
 
 
-def _scalars(first: int, figures: Sequence[go.Figure], more: int) -> Sequence[str]:
+def _scalars(figures: Sequence[Lines], more: int) -> Sequence[str]:
     """Small figures side by side."""
     if not figures:
         return ()
     note = f"<p>{count(more, 'further series', 'further series')}; run.scalars(name) returns them.</p>" if more else ""
-    parts = "".join(figure_html(first + index, "", figure) for index, figure in enumerate(figures))
+    parts = "".join(map(picture_html, figures))
     return (f'<div class="small">{parts}</div>', note)
 
 

@@ -13,13 +13,13 @@ import numpy.typing as npt
 from watchglass.errors import UnknownNameError
 from watchglass.records import PHASE_NAMES, Finding, FunctionTotals, Mode, OperatorTotals
 from watchglass.run import ModuleTimes, Operators, Phases, PythonProfile
-from watchglass.view.plot import COLOURS, mark_findings, new_figure, place_legend, rounded
+from watchglass.view.pictures.colours import COLOURS
+from watchglass.view.pictures.records import Axis, Band, Bands, Bars, Line, Lines, Mark, Picture
+from watchglass.view.series import marks_of
 from watchglass.view.text import exact_duration as _exact, percent, quantity, size
 from watchglass.view.usage import function_name
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
     from watchglass.run import Run
 
 #: Colours of phases: those in which the script waits or copies are warm, those that compute cool (after Okabe and Ito).
@@ -47,7 +47,7 @@ _LONGEST_NAME = 48
 FUNCTION_TITLES = ("function", "place", "calls", "time", "share", "with its calls")
 
 
-def phases_figure(run: Run, findings: Sequence[Finding] = ()) -> go.Figure | None:
+def phases_figure(run: Run, findings: Sequence[Finding] = ()) -> Bands | None:
     """Time of training steps by phase, stacked, with the first findings marked; None where no phases were recorded.
 
     Each column is the mean of neighbouring steps, so that their sum is the mean time of these steps. The axis ends
@@ -56,26 +56,22 @@ def phases_figure(run: Run, findings: Sequence[Finding] = ()) -> go.Figure | Non
     phases = run.phases()
     if len(phases) < 2:
         return None
-    figure = new_figure("Time of training steps by phase", "training step", "ms")
+    title = "Time of training steps by phase"
     steps, values = _columns(phases)
     longest, usual = float(values.sum(1).max()), _LONGEST_COLUMN * float(np.median(values.sum(1)))
-    if longest > usual > 0:
-        figure.update_yaxes(range=[0, 1000 * usual])
-        figure.update_layout(title_text=f"Time of training steps by phase; the longest reach {_exact(longest)}")
-    for name, column in zip(PHASE_NAMES, 1000 * values.T, strict=True):
-        if column.any():
-            figure.add_scatter(
-                x=steps, y=rounded(column), name=name, mode="lines", stackgroup="phases",
-                fillcolor=_PHASE_COLOURS[name], line={"width": 0, "color": _PHASE_COLOURS[name]},
-                hovertemplate=f"step %{{x}}: %{{y:.3g}} ms<extra>{name}</extra>",
-            )  # fmt: skip
-    mark_findings(figure, run, findings)
-    place_legend(figure)
-    figure.update_layout(legend={"traceorder": "normal"})
-    return figure
+    cut = longest > usual > 0
+    if cut:
+        title += f"; the longest reach {_exact(longest)}"
+    bands = tuple(
+        Band(name, column, _PHASE_COLOURS[name])
+        for name, column in zip(PHASE_NAMES, 1000 * values.T, strict=True)
+        if column.any()
+    )
+    axis = Axis("ms", low=0.0, high=1000 * usual if cut else None)
+    return Bands(title, Axis("training step", whole=True), axis, steps, bands, marks_of(run, findings))
 
 
-def durations_figure(run: Run) -> go.Figure | None:
+def durations_figure(run: Run) -> Bars | None:
     """How many steps took how long, by mode, on a logarithmic axis; None with fewer than two steps.
 
     The bars have equal widths on that axis. Vertical lines are the median and the 99th percentile of training steps.
@@ -84,33 +80,23 @@ def durations_figure(run: Run) -> go.Figure | None:
     train = seconds.get(Mode.TRAIN, np.empty(0))
     if len(train) < 2:
         return None
-    figure = new_figure("Durations of steps", "ms", "steps")
     powers = {mode: np.log10(1000 * each) for mode, each in seconds.items()}
     low, high = min(each.min() for each in powers.values()), max(each.max() for each in powers.values())
     edges = np.linspace(low, max(high, low + 0.1), _BARS + 1)
-    for mode, colour, name in ((Mode.TRAIN, "train", "training"), (Mode.EVAL, "eval", "validation")):
-        if mode in seconds:
-            counts = np.histogram(powers[mode], edges)[0]
-            figure.add_bar(
-                x=10 ** ((edges[1:] + edges[:-1]) / 2), y=counts, width=np.diff(10**edges), name=name,
-                marker={"color": COLOURS[colour], "line": {"width": 0}}, opacity=0.7,
-                hovertemplate=f"%{{x:.3g}} ms: %{{y}} steps<extra>{name}</extra>",
-            )  # fmt: skip
-    figure.update_layout(barmode="overlay")
-    places = _places(low, high)
-    figure.update_xaxes(type="log", tickvals=places, ticktext=[f"{place:,.10g}" for place in places])
-    for place, words in ((50, "median"), (99, "99th percentile")):
-        at = float(np.percentile(1000 * train, place))
-        figure.add_vline(x=at, line={"dash": "dot", "width": 1.5, "color": "#888888"})
-        figure.add_annotation(
-            x=float(np.log10(at)), y=1.0, yref="paper", text=words, showarrow=False, xanchor="left", xshift=3,
-            font={"size": 11, "color": "#888888"},
-        )  # fmt: skip
-    place_legend(figure)
-    return figure
+    bands = tuple(
+        Band(name, np.histogram(powers[mode], edges)[0].astype(np.float64), COLOURS[colour])
+        for mode, colour, name in ((Mode.TRAIN, "train", "training"), (Mode.EVAL, "eval", "validation"))
+        if mode in powers
+    )
+    marks = tuple(
+        Mark(float(np.percentile(1000 * train, place)), words)
+        for place, words in ((50, "median"), (99, "99th percentile"))
+    )
+    counts = Axis("steps", low=0.0, whole=True)
+    return Bars("Durations of steps", Axis("ms", logarithmic=True), counts, 10**edges, bands, marks)
 
 
-def machine_figure(run: Run, stream: str, findings: Sequence[Finding] = ()) -> go.Figure | None:
+def machine_figure(run: Run, stream: str, findings: Sequence[Finding] = ()) -> Lines | None:
     """Load of a machine in percent over the time since its first sample, with the first findings marked.
 
     Args:
@@ -139,35 +125,35 @@ def machine_figure(run: Run, stream: str, findings: Sequence[Finding] = ()) -> g
     length = max(float((times[-1] - begun) / np.timedelta64(1, "s")) for _, _, times, _ in found)
     unit, seconds = next(((unit, each) for unit, each in (("h", 3600), ("min", 60)) if length > 3 * each), ("s", 1))
     title = "Load of the machine" if stream == "system" else f"Load of the machine of {stream}"
-    figure = new_figure(title, f"time in {unit}", "%")
-    for name, colour, times, mean in found:
-        at, values = _averaged((times - begun) / np.timedelta64(seconds, "s"), mean)
-        figure.add_scatter(
-            x=rounded(at), y=rounded(values), name=name, mode="lines", line={"color": colour, "width": 1.6},
-            hovertemplate=f"%{{x:.4g}} {unit}: %{{y:.3g}} %<extra>{name}</extra>",
-        )  # fmt: skip
-    figure.update_yaxes(range=[0, 102])
+    lines = tuple(
+        Line(name, *_averaged((times - begun) / np.timedelta64(seconds, "s"), mean), colour)
+        for name, colour, times, mean in found
+    )
+    return Lines(
+        title, Axis(f"time in {unit}"), Axis("%", low=0.0, high=102.0), lines,
+        _marks_in_time(run, findings, begun, seconds),
+    )  # fmt: skip
+
+
+def _marks_in_time(run: Run, findings: Sequence[Finding], begun: np.datetime64, seconds: int) -> tuple[Mark, ...]:
+    """Findings at the times since ``begun``, in units of so many seconds."""
     worker = run.worker().name
     own = [
         (row["step"], np.datetime64(row["began"].replace(tzinfo=None), "ns"))
         for row in run.table("steps").rows()
         if row["worker"] == worker and row["mode"] == Mode.TRAIN.name
     ]
-    if own:
-        numbers = np.array([step for step, _ in own])
-        moments = np.array([moment for _, moment in own]) - begun
-        mark_findings(
-            figure, run, findings,
-            lambda step: float(np.interp(step, numbers, moments / np.timedelta64(seconds, "s"))),
-        )  # fmt: skip
-    place_legend(figure)
-    return figure
+    if not own:
+        return ()
+    numbers = np.array([step for step, _ in own])
+    moments = (np.array([moment for _, moment in own]) - begun) / np.timedelta64(seconds, "s")
+    return marks_of(run, findings, lambda step: float(np.interp(step, numbers, moments)))
 
 
-def time_figures(run: Run, findings: Sequence[Finding] = ()) -> list[tuple[str, go.Figure]]:
+def time_figures(run: Run, findings: Sequence[Finding] = ()) -> list[tuple[str, Picture]]:
     """Every figure of time that the run has data for, with a caption."""
     first = f" Shown: {run.worker().name}, one of {len(run.workers):,} workers." if len(run.workers) > 1 else ""
-    made = [
+    made: list[tuple[Picture | None, str]] = [
         (
             phases_figure(run, findings),
             "Each column is the mean of neighbouring steps. data: the script waits for its loader; "
@@ -318,17 +304,11 @@ def module_rows(times: ModuleTimes) -> list[tuple[str, ...]]:
     ]  # fmt: skip
 
 
-def _places(low: float, high: float) -> list[float]:
-    """Ticks between two powers of ten: 1, 2 and 5 times each power, or the powers alone if these would be many."""
-    factors = (1, 2, 5) if high - low < 3 else (1,)
-    return [factor * 10.0**power for power in range(math.floor(low), math.ceil(high) + 1) for factor in factors]
-
-
-def _columns(phases: Phases) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+def _columns(phases: Phases) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """At most :data:`_MAX_COLUMNS` columns of phases: the first step of each, and means over its steps."""
     begins = np.unique(np.linspace(0, len(phases), _MAX_COLUMNS + 1).astype(int)[:-1])
     counts = np.diff([*begins, len(phases)])
-    return phases.steps[begins], np.add.reduceat(phases.values, begins) / counts[:, None]
+    return phases.steps[begins].astype(np.float64), np.add.reduceat(phases.values, begins) / counts[:, None]
 
 
 def _averaged(

@@ -1,0 +1,26 @@
+"""Pictures as data: a figure function returns one of these records, and a renderer draws it.
+
+``svg`` and ``png`` draw for pages, ``plotly_figures`` for notebooks. A record holds all numbers that are shown, in the
+units of its axes, so tests and tables read the same numbers as a person.
+"""
+
+from typing import TYPE_CHECKING
+
+from watchglass.lazy_imports import lazily
+
+if TYPE_CHECKING:
+    from watchglass.view.pictures.html import picture_html as picture_html
+    from watchglass.view.pictures.records import (
+        Axis as Axis,
+        Band as Band,
+        Bands as Bands,
+        Bars as Bars,
+        Grid as Grid,
+        Line as Line,
+        Lines as Lines,
+        Mark as Mark,
+        Picture as Picture,
+    )
+
+if not TYPE_CHECKING:
+    __getattr__ = lazily(__name__)

@@ -1,0 +1,186 @@
+"""The kinds of pictures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Numbers = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis.
+
+    Attributes:
+        title: What it shows, with its unit: ``"training step"``, ``"ms"``.
+        logarithmic: Whether it has a logarithmic scale; numbers that are not positive are not drawn.
+        low, high: Its ends; None for those of the numbers.
+        percent: Whether its numbers are shares, which ticks show in percent.
+        whole: Whether only whole numbers have ticks.
+    """
+
+    title: str = ""
+    logarithmic: bool = False
+    low: float | None = None
+    high: float | None = None
+    percent: bool = False
+    whole: bool = False
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A vertical line with a text, such as the first finding of a rule.
+
+    Attributes:
+        at: Its place on the horizontal axis.
+        text: The text, plain.
+        tone: ``"error"``, ``"warning"``, ``"info"``, or "" for a line of the picture itself.
+    """
+
+    at: float
+    text: str
+    tone: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """One series of a picture of lines.
+
+    Attributes:
+        name: Its name, plain text.
+        x: Ascending numbers, float64[n].
+        y: Numbers, float64[n]; those that are not finite are gaps.
+        colour: A colour of :mod:`watchglass.view.pictures.colours`, as ``"#rrggbb"``.
+        dots: Whether each number is a dot: of few numbers, such as evaluations.
+        dashed: Whether it is dashed, beside another line of its colour.
+        low, high: Of thinned series, the extremes around each number, float64[n]; None for those that hold all numbers.
+        missing: Places of numbers that are not finite, float64[m].
+    """
+
+    name: str
+    x: Numbers
+    y: Numbers
+    colour: str
+    dots: bool = False
+    dashed: bool = False
+    low: Numbers | None = None
+    high: Numbers | None = None
+    missing: Numbers | None = None
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Lines over a common axis.
+
+    Attributes:
+        title: Its title, plain text.
+        x, y: The axes.
+        lines: The lines.
+        marks: Vertical lines.
+        zone: A usual range of y, which is shaded; None for none.
+        ordered: Whether the lines are layers in order, whose colours say which: then two ends replace a legend.
+    """
+
+    title: str
+    x: Axis
+    y: Axis
+    lines: tuple[Line, ...]
+    marks: tuple[Mark, ...] = ()
+    zone: tuple[float, float] | None = None
+    ordered: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Band:
+    """One part of a sum: ``name``, ``colour`` and its numbers, float64[n], not negative."""
+
+    name: str
+    values: Numbers
+    colour: str
+
+
+@dataclass(frozen=True, eq=False)
+class Bands:
+    """Parts of a sum, stacked, the first at the bottom.
+
+    Attributes:
+        title: Its title.
+        x, y: The axes.
+        at: Places on the horizontal axis, float64[n], ascending.
+        bands: The parts.
+        marks: Vertical lines.
+    """
+
+    title: str
+    x: Axis
+    y: Axis
+    at: Numbers
+    bands: tuple[Band, ...]
+    marks: tuple[Mark, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Bars:
+    """Counts between edges, one on the other, such as distributions of two modes.
+
+    Attributes:
+        title: Its title.
+        x, y: The axes.
+        edges: Edges of the bars, float64[n + 1], ascending.
+        bands: The counts of each series, n numbers.
+        marks: Vertical lines.
+    """
+
+    title: str
+    x: Axis
+    y: Axis
+    edges: Numbers
+    bands: tuple[Band, ...]
+    marks: tuple[Mark, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """Rows of cells whose colour is a number.
+
+    Attributes:
+        title: Its title.
+        x: The horizontal axis, along the columns.
+        rows: Names of the rows, plain text, from the top.
+        columns: The place of each column, float64[n], ascending.
+        cells: float32[rows, n]; NaN where there is none.
+        low, high: Numbers of the darkest and the brightest colour.
+        scale: What the numbers are, such as ``"log10 of the norm"``.
+        broken: Whether a cell stands for a number that is not finite, bool[rows, n].
+    """
+
+    title: str
+    x: Axis
+    rows: tuple[str, ...]
+    columns: Numbers
+    cells: NDArray[np.float32]
+    low: float
+    high: float
+    scale: str
+    broken: NDArray[np.bool_]
+
+
+Picture: TypeAlias = "Lines | Bands | Bars | Grid"
+
+
+def limits(axis: Axis, *numbers: NDArray[Any]) -> tuple[float, float]:
+    """The ends of an axis, by its own numbers and those that it must show; distinct, with a little room."""
+    known = [each[np.isfinite(each) & (each > 0 if axis.logarithmic else True)] for each in numbers]
+    known = [each for each in known if len(each)]
+    least = min((float(each.min()) for each in known), default=1.0 if axis.logarithmic else 0.0)
+    most = max((float(each.max()) for each in known), default=1.0)
+    low, high = least if axis.low is None else axis.low, most if axis.high is None else axis.high
+    if axis.logarithmic:
+        room = (high / low) ** 0.04 if high > low else 2.0
+        return (low if axis.low is not None else low / room), (high if axis.high is not None else high * room)
+    room = 0.04 * (high - low) or abs(high) * 0.1 or 1.0
+    return (low if axis.low is not None else low - room), (high if axis.high is not None else high + room)

@@ -1,0 +1,234 @@
+"""Pictures as SVG: texts keep their size while the numbers fill whatever width there is."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterable, Sequence
+from functools import singledispatch
+from html import escape
+
+import numpy as np
+from numpy.typing import NDArray
+
+from watchglass.view.pictures.colours import scale
+from watchglass.view.pictures.png import grid_png
+from watchglass.view.pictures.records import Axis, Bands, Bars, Grid, Line, Lines, Mark, Numbers, Picture, limits
+from watchglass.view.pictures.ticks import ticks
+
+#: The coordinates in which numbers are drawn; they are stretched to the space of the picture.
+_WIDTH, _HEIGHT = 2000, 1000
+#: Heights of pictures, and of a row of a grid, in pixels of a page.
+HEIGHT, _ROW = 240, 17
+#: Most ticks of a horizontal axis, and of a vertical one.
+_ACROSS, _UP = 7, 6
+#: Share of the width from which on the text of a mark stands left of it, and rows of such texts.
+_NEAR_EDGE, _MARK_ROWS = 0.8, 5
+#: Characters of the name of a row of a grid.
+_LONGEST = 34
+
+
+class _Frame:
+    """Where numbers are: the ends of both axes."""
+
+    def __init__(self, x: Axis, y: Axis, across: tuple[float, float], up: tuple[float, float]) -> None:
+        self.x, self.y, self.across, self.up = x, y, across, up
+
+    def left(self, numbers: Numbers) -> Numbers:
+        """Shares of the width."""
+        return _shares(self.x, self.across, numbers)
+
+    def top(self, numbers: Numbers) -> Numbers:
+        """Shares of the height, from the top; those beyond an end lie on it."""
+        return np.clip(1.0 - _shares(self.y, self.up, numbers), 0.0, 1.0)
+
+    def points(self, x: Numbers, y: Numbers) -> NDArray[np.int64]:
+        """Coordinates int64[n, 2]; those of numbers that are not finite mean nothing."""
+        places = np.stack([self.left(x) * _WIDTH, self.top(y) * _HEIGHT], axis=1)
+        return np.rint(np.nan_to_num(places)).astype(np.int64)
+
+
+def _shares(axis: Axis, ends: tuple[float, float], numbers: Numbers) -> Numbers:
+    low, high = ends
+    if axis.logarithmic:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            numbers, low, high = np.log10(numbers), float(np.log10(low)), float(np.log10(high))
+    return (np.asarray(numbers, np.float64) - low) / (high - low)
+
+
+def svg(picture: Picture) -> str:
+    """The picture without its title and legend, as an element that fills the width of its parent.
+
+    Texts outside of the frame are drawn over its margins.
+    """
+    height = max(100, _ROW * len(picture.rows)) if isinstance(picture, Grid) else HEIGHT
+    return (
+        f'<svg class="axes" width="100%" height="{height}" overflow="visible" role="img" '
+        f'aria-label="{escape(picture.title)}">{_drawn(picture)}</svg>'
+    )
+
+
+@singledispatch
+def _drawn(picture: Picture) -> str:
+    raise TypeError(f"no way to draw {type(picture).__name__}")
+
+
+@_drawn.register
+def _lines(picture: Lines) -> str:
+    values = [each for line in picture.lines for each in (line.y, line.low, line.high) if each is not None]
+    zone = () if picture.zone is None else (np.array(picture.zone),)
+    up = limits(picture.y, *values, *zone)
+    frame = _Frame(picture.x, picture.y, _across(picture.x, *(line.x for line in picture.lines)), up)
+    parts = [_line(frame, line) for line in picture.lines]
+    if picture.zone is not None:
+        above, below = (int(each) for each in frame.top(np.array(picture.zone[::-1])) * _HEIGHT)
+        parts.insert(0, f'<path class="zone" d="M0 {above}H{_WIDTH}V{below}H0Z"/>')
+    return _framed(frame, parts, picture.marks)
+
+
+def _line(frame: _Frame, line: Line) -> str:
+    shown = frame.points(line.x, line.y)
+    known = np.isfinite(line.y) & ((line.y > 0) if frame.y.logarithmic else True)
+    parts = []
+    if line.low is not None and line.high is not None:
+        for part in _stretches(np.isfinite(line.low) & np.isfinite(line.high)):
+            above, below = frame.points(line.x[part], line.high[part]), frame.points(line.x[part], line.low[part])
+            parts.append(f'<path class="between" fill="{line.colour}" d="{_path(np.vstack([above, below[::-1]]))}Z"/>')
+    course = "".join(_path(shown[part]) for part in _stretches(known))
+    dashes = ' stroke-dasharray="5 4"' if line.dashed else ""
+    if course:
+        parts.append(f'<path class="line" stroke="{line.colour}"{dashes} d="{course}"/>')
+    if line.dots:
+        parts.append(f'<path class="dots" stroke="{line.colour}" d="{_dots(shown[known])}"/>')
+    if line.missing is not None and len(line.missing):
+        edge = frame.points(line.missing, np.full(len(line.missing), frame.up[1]))
+        parts.append(f'<path class="missing" stroke="{line.colour}" d="{_dots(edge)}"/>')
+    return f"<g><title>{escape(line.name)}</title>{''.join(parts)}</g>"
+
+
+@_drawn.register
+def _bands(picture: Bands) -> str:
+    sums = np.cumsum([band.values for band in picture.bands], axis=0)
+    frame = _Frame(picture.x, picture.y, _across(picture.x, picture.at), limits(picture.y, np.zeros(1), sums[-1]))
+    below = [np.zeros(len(picture.at)), *sums[:-1]]
+    parts = [
+        f'<path fill="{band.colour}" d="{_between(frame, picture.at, low, high)}">'
+        f"<title>{escape(band.name)}</title></path>"
+        for band, low, high in zip(picture.bands, below, sums, strict=True)
+    ]
+    return _framed(frame, parts, picture.marks)
+
+
+def _between(frame: _Frame, x: Numbers, low: Numbers, high: Numbers) -> str:
+    return _path(np.vstack([frame.points(x, high), frame.points(x, low)[::-1]])) + "Z"
+
+
+@_drawn.register
+def _bars(picture: Bars) -> str:
+    most = np.concatenate([band.values for band in picture.bands])
+    frame = _Frame(picture.x, picture.y, limits(picture.x, picture.edges), limits(picture.y, np.zeros(1), most))
+    corners = np.rint(frame.left(picture.edges) * _WIDTH).astype(int)
+    parts = []
+    for band in picture.bands:
+        tops = np.rint(frame.top(band.values) * _HEIGHT).astype(int)
+        floor = round(float(frame.top(np.zeros(1))[0]) * _HEIGHT)
+        boxes = "".join(
+            f"M{left} {floor}V{top}H{right}V{floor}Z"
+            for left, right, top, number in zip(corners, corners[1:], tops, band.values, strict=False)
+            if number > 0
+        )
+        parts.append(f'<path class="bars" fill="{band.colour}" d="{boxes}"><title>{escape(band.name)}</title></path>')
+    return _framed(frame, parts, picture.marks)
+
+
+@_drawn.register
+def _grid(picture: Grid) -> str:
+    rows = len(picture.rows)
+    across = _across(picture.x, picture.columns)
+    image = b64encode(grid_png(picture, *across)).decode()
+    inner = (
+        f'<image class="cells" width="{_WIDTH}" height="{_HEIGHT}" preserveAspectRatio="none" '
+        f'href="data:image/png;base64,{image}"/>'
+    )
+    frame = _Frame(picture.x, Axis(), across, (0.0, 1.0))
+    names = "".join(
+        f'<text class="row" x="-8" y="{_percent((place + 0.5) / rows)}" dy="4">{escape(_short(name))}'
+        f"<title>{escape(name)}</title></text>"
+        for place, name in enumerate(picture.rows)
+    )
+    return f"{_inner([inner])}{_horizontal(frame)}{names}"
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _LONGEST else f"…{name[1 - _LONGEST :]}"
+
+
+def _framed(frame: _Frame, parts: Iterable[str], marks: Sequence[Mark]) -> str:
+    """What is drawn, with the grid and texts of both axes, and marks."""
+    up = [(float(frame.top(np.array([place]))[0]), text) for place, text in ticks(frame.y, *frame.up, _UP)]
+    lines = "".join(f"M0 {round(share * _HEIGHT)}H{_WIDTH}" for share, _ in up)
+    places = [(float(frame.left(np.array([mark.at]))[0]), mark) for mark in marks]
+    drawn = [
+        f'<path class="grid" d="{lines}"/>', *parts,
+        *(
+            f'<path class="mark {mark.tone}" d="M{round(place * _WIDTH)} 0V{_HEIGHT}"/>'
+            for place, mark in places
+        ),
+    ]  # fmt: skip
+    texts = [f'<text class="up" x="-8" y="{_percent(share)}" dy="4">{text}</text>' for share, text in up] + [
+        f'<text class="mark {mark.tone}{" before" if place > _NEAR_EDGE else ""}" x="{_percent(place)}" '
+        f'dx="{-4 if place > _NEAR_EDGE else 4}" y="{12 + 15 * (number % _MARK_ROWS)}">{escape(mark.text)}</text>'
+        for number, (place, mark) in enumerate(places)
+    ]
+    return f"{_inner(drawn)}{_horizontal(frame)}{''.join(texts)}"
+
+
+def _inner(parts: Iterable[str]) -> str:
+    return (
+        f'<svg width="100%" height="100%" viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" '
+        f'overflow="visible">{"".join(parts)}</svg>'
+    )
+
+
+def _horizontal(frame: _Frame) -> str:
+    """Texts of the horizontal axis, and its title."""
+    found = [(float(frame.left(np.array([place]))[0]), text) for place, text in ticks(frame.x, *frame.across, _ACROSS)]
+    shown = [f'<text class="across" x="{_percent(share)}" y="100%" dy="18">{text}</text>' for share, text in found]
+    return f'{"".join(shown)}<text class="across title" x="50%" y="100%" dy="36">{escape(frame.x.title)}</text>'
+
+
+def _across(axis: Axis, *numbers: Numbers) -> tuple[float, float]:
+    """The ends of a horizontal axis: without room beside the numbers, if there are several."""
+    low = min((float(each[0]) for each in numbers if len(each)), default=0.0) if axis.low is None else axis.low
+    high = max((float(each[-1]) for each in numbers if len(each)), default=1.0) if axis.high is None else axis.high
+    return (low, high) if high > low else (low - 0.5, high + 0.5)
+
+
+def _stretches(known: NDArray[np.bool_]) -> list[slice]:
+    """Stretches of neighbours that are known."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], known, [False]]).astype(np.int8)))
+    return [slice(int(begin), int(end)) for begin, end in edges.reshape(-1, 2)]
+
+
+def _path(points: NDArray[np.int64]) -> str:
+    """A course through points; those that fall on their predecessor are left out."""
+    if len(points) > 1:
+        points = points[np.concatenate([[True], (np.diff(points, axis=0) != 0).any(1)])]
+    (left, top), rest = points[0].tolist(), points[1:].tolist()
+    if not rest:
+        return f"M{left} {top}h0"
+    return f"M{left} {top}L{' '.join(f'{x} {y}' for x, y in rest)}"
+
+
+def _dots(points: NDArray[np.int64]) -> str:
+    return "".join(f"M{x} {y}h0" for x, y in points.tolist())
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2f}%".replace(".00%", "%")
+
+
+def scale_svg(number: int = 24) -> str:
+    """The colours of a grid from dark to bright."""
+    colours = ("#" + bytes(row).hex() for row in scale(np.linspace(0.0, 1.0, number)))
+    boxes = "".join(f'<path fill="{colour}" d="M{5 * place} 0h5v10h-5z"/>' for place, colour in enumerate(colours))
+    return f'<svg class="scale" width="{5 * number}" height="10" aria-hidden="true">{boxes}</svg>'
