@@ -11,11 +11,10 @@ import re
 from base64 import b64encode
 from collections.abc import Sequence
 from functools import cache
-from html import escape
 from pathlib import Path
 
 from watchglass.view.pictures import Picture, picture_html
-from watchglass.view.text import printable, size
+from watchglass.view.text import escaped, size
 
 #: A number with its unit, such as "under 1 %", "87.1 ms", "2 min 5 s", "3.5 MB/s".
 _NUMBER = re.compile(r"(?:(?:under|over) )?-?\d[\d.,]*(?:e[+-]?\d+)?(?: [^\s(]{1,8}(?: \d+ \S{1,3})?)?")
@@ -45,11 +44,6 @@ def section(title: str, parts: Sequence[str]) -> Sequence[str]:
 def figures_html(figures: Sequence[tuple[str, Picture]]) -> list[str]:
     """Several figures with captions."""
     return [picture_html(figure, caption) for caption, figure in figures]
-
-
-def escaped(foreign: str) -> str:
-    """Text as HTML that shows it in one line, without any effect on the text around it."""
-    return escape(printable(foreign))
 
 
 def table_html(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from watchglass.errors import UnknownNameError
 from watchglass.records import Finding, Mode, RuleStatus, Severity, Status, count, facts
 from watchglass.view.json_format import finding_to_json, strict_json
-from watchglass.view.page import escaped, figures_html, page, section, table_html
-from watchglass.view.text import duration, exact_duration, percent, quantity
+from watchglass.view.page import figures_html, page, section, table_html
+from watchglass.view.text import duration, escaped, exact_duration, percent, quantity
 from watchglass.view.time_figures import durations_figure, machine_figure, phases_figure
 from watchglass.view.time_tables import code_tables
 from watchglass.view.usage import far_longer_steps

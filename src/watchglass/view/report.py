@@ -12,10 +12,10 @@ from watchglass.view.capture_cost import capture_lines
 from watchglass.view.failure import failure_lines
 from watchglass.view.figures import run_figures, scalar_figures
 from watchglass.view.output_file import check_output_path, write_whole
-from watchglass.view.page import escaped, figures_html, page, section, table_html
+from watchglass.view.page import figures_html, page, section, table_html
 from watchglass.view.pictures import Lines, picture_html
 from watchglass.view.settings import setting_rows
-from watchglass.view.text import duration, number, percent
+from watchglass.view.text import duration, escaped, number, percent
 from watchglass.view.time_figures import duration_rows, time_figures, usage_rows
 from watchglass.view.time_tables import code_tables
 from watchglass.view.verdict import tone

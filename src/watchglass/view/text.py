@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import math
 import re
 import shlex
@@ -22,6 +23,11 @@ def printable(text: str) -> str:
     """
     line = _COMMAND.sub(lambda found: f"\\x{ord(found[0]):02x}", " ".join(text.split()))
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
+
+
+def escaped(foreign: str) -> str:
+    """Text as HTML, or SVG, that shows it in one line, without any effect on the text around it."""
+    return html.escape(printable(foreign))
 
 
 def command(*words: str) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from watchglass.records import count
-from watchglass.view.page import escaped, table_html
+from watchglass.view.page import table_html
+from watchglass.view.text import escaped
 from watchglass.view.time_figures import (
     FUNCTION_TITLES,
     OPERATOR_TITLES,

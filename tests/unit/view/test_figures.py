@@ -11,7 +11,6 @@ from watchglass.records import Mode, Verdict
 from watchglass.run import Run, open_run
 from watchglass.testing import RunBuilder, Step, build_run
 from watchglass.view.figures import (
-    NON_FINITE,
     accuracy_figure,
     gradient_heatmap,
     gradient_norm_figure,
@@ -21,45 +20,53 @@ from watchglass.view.figures import (
     scalar_figures,
     update_ratio_figure,
 )
-from watchglass.view.plot import thin
+from watchglass.view.pictures import Line, Lines, picture_html
+from watchglass.view.series import line_of
+
+
+def lines_of(figure: Lines | None) -> dict[str, Line]:
+    assert figure is not None
+    return {line.name: line for line in figure.lines}
 
 
 def test_losses_by_mode_with_findings_marked(sick_run: Run, sick_verdict: Verdict) -> None:
     figure = loss_figure(sick_run, sick_verdict.findings)
-    traces = {trace.name: trace for trace in figure.data}
-    assert list(traces["training"].x) == list(range(60))
-    np.testing.assert_allclose(traces["training"].y[:45], [2.0 + 0.5 * 10 ** (n / 15) for n in range(45)], rtol=1e-6)
-    assert np.isnan(traces["training"].y[45:]).all()
-    assert list(traces["training loss not finite"].x) == list(range(45, 60))
-    assert list(traces["validation"].x) == [19, 39, 59]
-    np.testing.assert_allclose(traces["validation"].y, [22, 42, 62])
-    assert [(shape.x0, figure.layout.annotations[i].text) for i, shape in enumerate(figure.layout.shapes)] == [
-        (30, "ExplodingGradient"),
-        (39, "Overfit"),
-        (45, "ExplodingTensor"),
+    assert figure is not None
+    lines = lines_of(figure)
+    assert list(lines["training"].x) == list(range(60))
+    np.testing.assert_allclose(lines["training"].y[:45], [2.0 + 0.5 * 10 ** (n / 15) for n in range(45)], rtol=1e-6)
+    assert np.isnan(lines["training"].y[45:]).all()
+    assert lines["training"].missing is not None
+    assert list(lines["training"].missing) == list(range(45, 60))
+    assert list(lines["validation"].x) == [19, 39, 59]
+    np.testing.assert_allclose(lines["validation"].y, [22, 42, 62])
+    assert [(mark.at, mark.text, mark.tone) for mark in figure.marks] == [
+        (30, "ExplodingGradient", "warning"),
+        (39, "Overfit", "info"),
+        (45, "ExplodingTensor", "error"),
     ]
 
 
 def test_accuracy_by_mode(sick_run: Run) -> None:
-    (trace,) = accuracy_figure(sick_run).data
-    np.testing.assert_allclose(trace.y, [0.405, 0.305, 0.205], rtol=1e-6)
+    (line,) = lines_of(accuracy_figure(sick_run)).values()
+    np.testing.assert_allclose(line.y, [0.405, 0.305, 0.205], rtol=1e-6)
 
 
-def test_heatmap_has_layers_in_order_and_a_colour_for_what_is_not_finite(sick_run: Run) -> None:
-    norms, broken, legend = gradient_heatmap(sick_run).data
-    assert list(norms.y) == ["conv1.weight", "conv2.weight", "&lt;img src=x onerror=alert(1)&gt;.weight", "head.weight"]
-    assert norms.z.shape == (4, 60)
-    assert np.isfinite(norms.z[2:]).all()
-    assert (np.isnan(norms.z[:2, 45:])).all()
-    assert (broken.z[:2, 45:] == 1).all()
-    assert np.isnan(broken.z[2:]).all()
-    assert legend.marker.color == NON_FINITE
+def test_heatmap_has_layers_in_order_and_marks_what_is_not_finite(sick_run: Run) -> None:
+    grid = gradient_heatmap(sick_run)
+    assert grid is not None
+    assert grid.rows == ("conv1.weight", "conv2.weight", "<img src=x onerror=alert(1)>.weight", "head.weight")
+    assert grid.cells.shape == (4, 60)
+    assert np.isfinite(grid.cells[2:]).all()
+    assert np.isnan(grid.cells[:2, 45:]).all()
+    assert grid.broken[:2, 45:].all()
+    assert grid.broken.sum() == 2 * 15
 
 
 def test_update_ratios_are_of_root_mean_squares(sick_run: Run) -> None:
-    lines = update_ratio_figure(sick_run).data
-    assert len(lines) == 4
-    np.testing.assert_allclose(lines[0].y, [1e-3 * 10 ** (n / 15) for n in range(60)], rtol=1e-5)
+    first, *others = lines_of(update_ratio_figure(sick_run)).values()
+    assert len(others) == 3
+    np.testing.assert_allclose(first.y, [1e-3 * 10 ** (n / 15) for n in range(60)], rtol=1e-5)
 
 
 def test_a_run_without_data_has_no_figures(tmp_path: Path) -> None:
@@ -69,8 +76,10 @@ def test_a_run_without_data_has_no_figures(tmp_path: Path) -> None:
 def test_a_run_of_one_step_and_a_gradient_of_zero(tmp_path: Path) -> None:
     step = Step(scalars={"loss": 0.0}, statistics={"gradient/fc.weight": np.zeros((2, 2), np.float32)})
     run = open_run(build_run(tmp_path / "run", [step]))
-    assert [figure.layout.title.text for _, figure in run_figures(run)] == ["Loss", "Gradient norm by layer"]
-    assert np.isfinite(gradient_heatmap(run).data[0].z).all()
+    assert [figure.title for _, figure in run_figures(run)] == ["Loss", "Gradient norm by layer"]
+    grid = gradient_heatmap(run)
+    assert grid is not None
+    assert np.isfinite(grid.cells).all()
 
 
 @pytest.mark.parametrize("spike", [0, 31_337, 99_999])
@@ -78,11 +87,14 @@ def test_thinning_keeps_every_spike(spike: int) -> None:
     values = np.sin(np.arange(100_000) / 500)
     values[spike] = 9.0
     values[77_777] = np.nan
-    steps, kept = thin(np.arange(100_000), values)
-    assert len(steps) <= 4100
-    assert np.nanmax(kept) == 9.0
-    assert spike in steps
-    assert 77_777 in steps
+    line = line_of("loss", (np.arange(100_000), values), "#000000")
+    assert line.low is not None
+    assert line.high is not None
+    assert line.missing is not None
+    assert len(line.x) <= 1200
+    assert line.high.max() == 9.0
+    assert np.searchsorted(line.x, spike) == line.high.argmax()
+    assert list(line.missing) == [line.x[np.searchsorted(line.x, 77_777)]]
 
 
 def test_each_of_several_models_has_its_curves(tmp_path: Path) -> None:
@@ -94,13 +106,12 @@ def test_each_of_several_models_has_its_curves(tmp_path: Path) -> None:
             Step({"loss": 2.0}, mode=Mode.EVAL), Step({"model_2/loss": 20.0}, mode=Mode.EVAL, model=1),
         )
     ]  # fmt: skip
-    figure = loss_figure(open_run(build_run(tmp_path / "run", steps)))
-    traces = {trace.name: trace for trace in figure.data}
+    traces = lines_of(loss_figure(open_run(build_run(tmp_path / "run", steps))))
     assert list(traces) == ["model, training", "model, validation", "model_2, training", "model_2, validation"]
     assert list(traces["model_2, training"].x) == [1, 3, 5, 7, 9, 11]
     assert list(traces["model_2, training"].y) == [10, 11, 12, 13, 14, 15]
     assert list(traces["model_2, validation"].y) == [20] * 6
-    colours = [trace.line.color for trace in traces.values()]
+    colours = [trace.colour for trace in traces.values()]
     assert colours[0] == colours[1] != colours[2] == colours[3]
 
 
@@ -112,11 +123,12 @@ def test_each_of_several_workers_has_its_curves(tmp_path: Path) -> None:
             builder.step(Step({"loss": 10.0 + n, "learning_rate": 0.1}, workers=(1,)))
         builder.leave()
     run = open_run(tmp_path / "run")
-    traces = {trace.name: trace for trace in loss_figure(run).data}
+    traces = lines_of(loss_figure(run))
     assert list(traces) == ["model of worker_0, training", "model of worker_1, training"]
     assert list(traces["model of worker_1, training"].y) == list(range(10, 19))
     ((caption, figure),) = run_figures(run)
-    assert figure.layout.xaxis.range[1] >= 8
+    assert figure.x.high is not None
+    assert figure.x.high >= 8
     assert "worker_0" not in caption
 
 
@@ -130,10 +142,10 @@ def test_a_validation_loss_that_is_of_another_function_is_called_that(tmp_path: 
     train = Step({"loss": 3.0, "loss/mse_loss": 1.0})  # with a penalty
     steps = [train, train, Step({"loss": 0.9, "loss/mse_loss": 0.9}, mode=Mode.EVAL), train]
     run = open_run(build_run(tmp_path / "run", steps))
-    assert [trace.name for trace in loss_figure(run).data] == ["training", "validation (mse_loss)"]
+    assert list(lines_of(loss_figure(run))) == ["training", "validation (mse_loss)"]
 
 
-def test_heatmaps_of_models_that_take_turns_have_columns_of_their_own(tmp_path: Path) -> None:
+def test_of_models_that_take_turns_each_row_has_its_own_steps_and_what_lies_between(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     steps = [
         Step(
@@ -143,11 +155,12 @@ def test_heatmaps_of_models_that_take_turns_have_columns_of_their_own(tmp_path: 
         )
         for n, names in ((n, (("a", "b"), ("model_2.a",))[n % 2]) for n in range(8))
     ]
-    first, second = gradient_heatmap(open_run(build_run(tmp_path / "run", steps))).data
-    assert (list(first.x), list(second.x)) == ([0, 2, 4, 6], [1, 3, 5, 7])
-    assert list(first.y) == list(second.y)
-    drawn = np.isfinite(first.z).all(1).astype(int) + np.isfinite(second.z).all(1)
-    assert drawn.tolist() == [1, 1, 1]
+    grid = gradient_heatmap(open_run(build_run(tmp_path / "run", steps)))
+    assert grid is not None
+    assert list(grid.columns) == list(range(8))
+    known = np.isfinite(grid.cells)
+    assert known.tolist() == [[*[True] * 7, False]] * 2 + [[False, *[True] * 7]]
+    np.testing.assert_array_equal(grid.cells[0, [0, 2, 4]], grid.cells[0, [1, 3, 5]])
 
 
 def test_healthy_normalisation_layers_are_not_drawn_as_if_nothing_arrived(tmp_path: Path) -> None:
@@ -156,16 +169,19 @@ def test_healthy_normalisation_layers_are_not_drawn_as_if_nothing_arrived(tmp_pa
         gain[0] = broken
         return Step({"loss": 1.0}, statistics={"gradient/fc.weight": np.ones((4, 4)), "gradient/norm.weight": gain})
 
-    (healthy,) = gradient_heatmap(open_run(build_run(tmp_path / "healthy", [step(0.0)] * 3))).data
-    assert list(healthy.y) == ["fc.weight"]
-    norms, *_ = gradient_heatmap(open_run(build_run(tmp_path / "broken", [step(np.nan)] * 3))).data
-    assert list(norms.y) == ["fc.weight", "norm.weight"]
+    rows = []
+    for name, broken in (("healthy", 0.0), ("broken", np.nan)):
+        grid = gradient_heatmap(open_run(build_run(tmp_path / name, [step(broken)] * 3)))
+        assert grid is not None
+        rows.append(grid.rows)
+    assert rows == [("fc.weight",), ("fc.weight", "norm.weight")]
 
 
 def test_layers_of_a_healthy_model_differ_little_in_colour(tmp_path: Path) -> None:
     layers = {f"gradient/{name}.weight": np.full((4, 4), size) for name, size in (("a", 1.0), ("b", 0.1))}
-    heatmap = gradient_heatmap(open_run(build_run(tmp_path / "run", [Step({"loss": 1.0}, statistics=layers)]))).data[0]
-    assert heatmap.zmax - heatmap.zmin == pytest.approx(4.0)
+    grid = gradient_heatmap(open_run(build_run(tmp_path / "run", [Step({"loss": 1.0}, statistics=layers)])))
+    assert grid is not None
+    assert grid.high - grid.low == pytest.approx(4.0)
 
 
 @pytest.mark.parametrize(("layers", "legend"), [(2, True), (40, False)])
@@ -175,16 +191,10 @@ def test_a_legend_of_many_layers_is_a_scale(tmp_path: Path, layers: int, legend:
         for role, size in (("", 1.0), ("update/", 1e-3)):
             statistics[f"{role}blocks.{layer}.weight"] = np.full((2, 2), size, np.float32)
     figure = update_ratio_figure(open_run(build_run(tmp_path / "run", [Step({"loss": 1.0}, statistics=statistics)])))
-    assert figure.layout.showlegend is legend
-    assert any(trace.marker.showscale for trace in figure.data) is not legend
-
-
-def test_a_legend_of_many_names_stands_below(tmp_path: Path) -> None:
-    steps = [Step({"loss" if not n else f"model_{n + 1}/loss": 1.0}, model=n) for _ in range(3) for n in range(9)]
-    layout = loss_figure(open_run(build_run(tmp_path / "run", steps))).layout
-    assert layout.legend.yanchor == "top"
-    assert layout.legend.y < 0
-    assert layout.height > 340
+    assert figure is not None
+    assert figure.ordered is not legend
+    page = picture_html(figure)
+    assert ("first layer" in page, "<span>" in page) == (not legend, legend)
 
 
 def test_all_figures_of_a_page_have_the_same_steps(tmp_path: Path) -> None:
@@ -195,21 +205,19 @@ def test_all_figures_of_a_page_have_the_same_steps(tmp_path: Path) -> None:
         steps.append(Step(scalars, statistics=statistics))
     run = open_run(build_run(tmp_path / "run", steps))
     figures = [figure for _, figure in run_figures(run)]
-    assert [figure.layout.title.text for figure in figures] == [
-        "Loss", "Learning rate", "Gradient norm", "Gradient norm by layer"
-    ]  # fmt: skip
+    assert [figure.title for figure in figures] == ["Loss", "Learning rate", "Gradient norm", "Gradient norm by layer"]
     scalars, more = scalar_figures(run)
-    assert [figure.layout.title.text for figure in scalars] == ["reward"]
+    assert [figure.title for figure in scalars] == ["reward"]
     assert more == 0
-    assert len({tuple(figure.layout.xaxis.range) for figure in [*figures, *scalars]}) == 1
+    assert len({(figure.x.low, figure.x.high) for figure in [*figures, *scalars]}) == 1
 
 
 def test_learning_rates_and_norms_have_a_line_each(tmp_path: Path) -> None:
     scalars = {"loss": 1.0, "gradient_norm": 1.0, "gradient_norm_before_clip": 7.0}
     steps = [Step({**scalars, "learning_rate/0": 0.1 - n / 100, "learning_rate/1": 0.2}) for n in range(5)]
     run = open_run(build_run(tmp_path / "run", steps))
-    assert [trace.name for trace in learning_rate_figure(run).data] == ["learning_rate/0", "learning_rate/1"]
-    assert [trace.name for trace in gradient_norm_figure(run).data] == ["gradient norm", "before clipping"]
+    assert list(lines_of(learning_rate_figure(run))) == ["learning_rate/0", "learning_rate/1"]
+    assert list(lines_of(gradient_norm_figure(run))) == ["gradient norm", "before clipping"]
 
 
 def test_of_very_many_numbers_the_rest_is_counted(tmp_path: Path) -> None:

@@ -25,6 +25,8 @@ from watchglass.run import PythonProfile, open_run
 from watchglass.testing import Batch, Step, build_run
 from watchglass.view import render_report
 from watchglass.view.page import table_html
+from watchglass.view.pictures.svg import svg
+from watchglass.view.pictures.ticks import ticks
 from watchglass.view.text import quantity
 from watchglass.view.time_figures import (
     duration_rows,
@@ -62,72 +64,74 @@ def path(tmp_path: Path) -> str:
 def test_phases_are_stacked_to_the_mean_time_of_neighbouring_steps(path: str) -> None:
     run = open_run(path)
     figure = phases_figure(run, [FOUND])
-    traces = {trace.name: trace for trace in figure.data}
-    assert list(traces) == ["data", "forward", "backward", "update"]  # phases without any time are left out
-    assert {trace.stackgroup for trace in traces.values()} == {"phases"}
-    assert len(traces["data"].x) == 240
-    whole = np.sum([trace.y for trace in traces.values()], axis=0)
-    columns = np.searchsorted(traces["data"].x, [0, 400], side="right") - 1
+    assert figure is not None
+    assert [band.name for band in figure.bands] == ["data", "forward", "backward", "update"]  # no phase without time
+    assert len(figure.at) == 240
+    whole = np.sum([band.values for band in figure.bands], axis=0)
+    columns = np.searchsorted(figure.at, [0, 400], side="right") - 1
     np.testing.assert_allclose(whole[columns[0]], 100, rtol=1e-6)
     assert whole.argmax() == columns[1]
     # No time is lost: each column counts as many steps as lie before the next one.
-    widths = np.diff([*traces["data"].x, 600])
+    widths = np.diff([*figure.at, 600])
     np.testing.assert_allclose((whole * widths).sum(), 1000 * run.phases().seconds.sum(), rtol=1e-5)
-    assert [(shape.x0, figure.layout.annotations[0].text) for shape in figure.layout.shapes] == [(300, "Overfit")]
+    assert [(mark.at, mark.text) for mark in figure.marks] == [(300, "Overfit")]
 
 
 def test_the_axis_of_phases_ends_far_below_a_step_that_compiles(tmp_path: Path) -> None:
     compiling = (0.0, 0.0, 0.0, 30.0, 10.0, 0.0, 0.0, 0.0)
     steps = [Step({"loss": 1.0}, rows={PHASES: [TRAIN if n else compiling]}) for n in range(20)]
     figure = phases_figure(open_run(build_run(tmp_path / "run", steps)), [FOUND])
-    assert figure.layout.yaxis.range == pytest.approx((0, 500), rel=1e-6)
-    assert figure.layout.title.text == "Time of training steps by phase; the longest reach 40 s"
+    assert figure is not None
+    assert (figure.y.low, figure.y.high) == pytest.approx((0, 500), rel=1e-6)
+    assert figure.title == "Time of training steps by phase; the longest reach 40 s"
 
 
 def test_the_name_of_a_mark_near_the_right_edge_stands_left_of_it(path: str) -> None:
     run = open_run(path)
-    sides = {
-        step: phases_figure(run, [replace(FOUND, step=step)]).layout.annotations[0].xanchor for step in (0, 300, 590)
-    }
-    assert sides == {0: "left", 300: "left", 590: "right"}
+    for step, before in ((0, False), (300, False), (590, True)):
+        figure = phases_figure(run, [replace(FOUND, step=step)])
+        assert figure is not None
+        assert ('class="mark warning before"' in svg(figure)) is before
 
 
 def test_every_step_is_in_one_bar_of_the_durations(path: str) -> None:
-    run = open_run(path)
-    figure = durations_figure(run)
-    train, evaluation = figure.data
-    assert (sum(train.y), sum(evaluation.y)) == (600, 6)
+    figure = durations_figure(open_run(path))
+    assert figure is not None
+    train, evaluation = figure.bands
+    assert (train.values.sum(), evaluation.values.sum()) == (600, 6)
     # The slow step is the last bar, and the 99th percentile does not see it.
-    assert train.y[-1] == 1
-    median, late = (shape.x0 for shape in figure.layout.shapes)
-    np.testing.assert_allclose([median, late], [100, 100], rtol=1e-6)
-    assert figure.layout.xaxis.ticktext == ("10", "20", "50", "100", "200", "500", "1,000", "2,000", "5,000")
+    assert train.values[-1] == 1
+    np.testing.assert_allclose([mark.at for mark in figure.marks], [100, 100], rtol=1e-6)
+    shown = [text for _, text in ticks(figure.x, figure.edges[0], figure.edges[-1], 7)]
+    assert shown == ["10", "20", "50", "100", "200", "500"]
 
 
 def test_steps_of_one_length_have_bars_too(tmp_path: Path) -> None:
     steps = [Step({"loss": 1.0}, rows={PHASES: [TRAIN]})] * 3
-    (bars,) = durations_figure(open_run(build_run(tmp_path / "run", steps))).data
-    assert sum(bars.y) == 3
+    figure = durations_figure(open_run(build_run(tmp_path / "run", steps)))
+    assert figure is not None
+    assert figure.bands[0].values.sum() == 3
 
 
 def test_the_load_of_a_machine_is_drawn_over_time_with_findings_at_their_steps(path: str) -> None:
-    run = open_run(path)
-    figure = machine_figure(run, "system", [FOUND])
-    traces = {trace.name: trace for trace in figure.data}
-    assert list(traces) == ["processor", "memory", "GPU"]
-    np.testing.assert_allclose(traces["GPU"].y, 40.0)  # the mean of two
-    np.testing.assert_allclose(traces["processor"].x, np.arange(120) / 2, atol=1e-6)
-    assert figure.layout.xaxis.title.text == "time in s"
-    (mark,) = figure.layout.shapes
-    assert mark.x0 == pytest.approx(30.0, abs=0.11)  # the 300th step of a tenth of a second
+    figure = machine_figure(open_run(path), "system", [FOUND])
+    assert figure is not None
+    lines = {line.name: line for line in figure.lines}
+    assert list(lines) == ["processor", "memory", "GPU"]
+    np.testing.assert_allclose(lines["GPU"].y, 40.0)  # the mean of two
+    np.testing.assert_allclose(lines["processor"].x, np.arange(120) / 2, atol=1e-6)
+    assert figure.x.title == "time in s"
+    (mark,) = figure.marks
+    assert mark.at == pytest.approx(30.0, abs=0.11)  # the 300th step of a tenth of a second
 
 
 def test_samples_that_are_no_numbers_are_not_drawn(tmp_path: Path) -> None:
     nan, inf = float("nan"), float("inf")
     metrics = {"gpu.utilization": [[40.0, inf], [inf, nan], [-inf, 20.0], [10.0, 20.0]]}
     run = open_run(build_run(tmp_path / "run", [Step({"loss": 1.0}), Batch(metrics=metrics)]))
-    (trace,) = machine_figure(run, "system").data
-    assert list(trace.y) == [40.0, 20.0, 15.0]
+    figure = machine_figure(run, "system")
+    assert figure is not None
+    assert list(figure.lines[0].y) == [40.0, 20.0, 15.0]
 
 
 def test_tables_name_the_longest_step_and_the_units(path: str) -> None:
@@ -189,8 +193,10 @@ def test_ticks_of_long_steps_have_no_exponent(tmp_path: Path) -> None:
     long = tuple(200 * each for each in TRAIN)
     steps = [Step({"loss": 1.0}, rows={PHASES: [TRAIN if n % 9 else long]}) for n in range(40)]
     figure = durations_figure(open_run(build_run(tmp_path / "run", steps)))
-    assert "20,000" in figure.layout.xaxis.ticktext
-    assert not any("e" in each for each in figure.layout.xaxis.ticktext)
+    assert figure is not None
+    assert [text for _, text in ticks(figure.x, 100.0, 30_000.0, 7)] == [
+        "100", "200", "500", "1,000", "2,000", "5,000", "10,000", "20,000"
+    ]  # fmt: skip
 
 
 def test_a_number_stays_on_one_line_with_its_unit() -> None:

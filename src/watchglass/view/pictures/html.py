@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import singledispatch
-from html import escape
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from watchglass.view.pictures.colours import NON_FINITE
 from watchglass.view.pictures.records import Bands, Bars, Grid, Lines, Numbers, Picture
 from watchglass.view.pictures.svg import scale_svg, svg
-from watchglass.view.text import number, printable
+from watchglass.view.text import escaped, number
 
 #: Rows of a table of numbers.
 _ROWS = 24
@@ -29,12 +28,12 @@ def picture_html(picture: Picture, caption: str = "", *, level: int = 3) -> str:
         level: Level of the heading of its title.
     """
     head, rows = _table(picture)
-    titles = "".join(f"<th>{escape(each)}</th>" for each in head)
-    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    titles = "".join(f"<th>{escaped(each)}</th>" for each in head)
+    body = "".join(f"<tr>{''.join(f'<td>{escaped(cell)}</td>' for cell in row)}</tr>" for row in rows)
     return (
-        f'<figure class="{type(picture).__name__.lower()}"><h{level}>{escape(printable(picture.title))}</h{level}>'
+        f'<figure class="{type(picture).__name__.lower()}"><h{level}>{escaped(picture.title)}</h{level}>'
         f'{_legend(picture)}<div class="picture">{svg(picture)}</div>'
-        + (f"<figcaption>{escape(printable(caption))}</figcaption>" if caption else "")
+        + (f"<figcaption>{escaped(caption)}</figcaption>" if caption else "")
         + f"<details class='numbers'><summary>Numbers</summary><div class='wide'>"
         f"<table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table></div></details></figure>"
     )
@@ -63,7 +62,7 @@ def _of_lines(picture: Lines) -> str:
 def _of_grid(picture: Grid) -> str:
     broken = _key("NaN or infinite", NON_FINITE, "block") if picture.broken.any() else ""
     ends = (f"{number(end)}" for end in (picture.low, picture.high))
-    return f'<p class="legend">{escape(picture.scale)}: {f" {scale_svg()} ".join(ends)} {broken}</p>'
+    return f'<p class="legend">{escaped(picture.scale)}: {f" {scale_svg()} ".join(ends)} {broken}</p>'
 
 
 def _keys(keys: Iterable[tuple[str, str, str]]) -> str:
@@ -78,7 +77,7 @@ def _key(name: str, colour: str, kind: str) -> str:
         "dots": f'<path class="line" stroke="{colour}" d="M0 6h18"/><path class="dots" stroke="{colour}" d="M9 6h0"/>',
     }.get(kind, f'<path class="line" stroke="{colour}" d="M0 6h18"/>')
     sample = f'<svg width="18" height="12" aria-hidden="true">{drawn}</svg>'
-    return f"<span>{sample} {escape(printable(name))}</span>"
+    return f"<span>{sample} {escaped(name)}</span>"
 
 
 @singledispatch

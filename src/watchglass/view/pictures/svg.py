@@ -5,7 +5,6 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Iterable, Sequence
 from functools import singledispatch
-from html import escape
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +13,7 @@ from watchglass.view.pictures.colours import scale
 from watchglass.view.pictures.png import grid_png
 from watchglass.view.pictures.records import Axis, Bands, Bars, Grid, Line, Lines, Mark, Numbers, Picture, limits
 from watchglass.view.pictures.ticks import ticks
+from watchglass.view.text import escaped
 
 #: The coordinates in which numbers are drawn; they are stretched to the space of the picture.
 _WIDTH, _HEIGHT = 2000, 1000
@@ -63,7 +63,7 @@ def svg(picture: Picture) -> str:
     height = max(100, _ROW * len(picture.rows)) if isinstance(picture, Grid) else HEIGHT
     return (
         f'<svg class="axes" width="100%" height="{height}" overflow="visible" role="img" '
-        f'aria-label="{escape(picture.title)}">{_drawn(picture)}</svg>'
+        f'aria-label="{escaped(picture.title)}">{_drawn(picture)}</svg>'
     )
 
 
@@ -102,7 +102,7 @@ def _line(frame: _Frame, line: Line) -> str:
     if line.missing is not None and len(line.missing):
         edge = frame.points(line.missing, np.full(len(line.missing), frame.up[1]))
         parts.append(f'<path class="missing" stroke="{line.colour}" d="{_dots(edge)}"/>')
-    return f"<g><title>{escape(line.name)}</title>{''.join(parts)}</g>"
+    return f"<g><title>{escaped(line.name)}</title>{''.join(parts)}</g>"
 
 
 @_drawn.register
@@ -112,7 +112,7 @@ def _bands(picture: Bands) -> str:
     below = [np.zeros(len(picture.at)), *sums[:-1]]
     parts = [
         f'<path fill="{band.colour}" d="{_between(frame, picture.at, low, high)}">'
-        f"<title>{escape(band.name)}</title></path>"
+        f"<title>{escaped(band.name)}</title></path>"
         for band, low, high in zip(picture.bands, below, sums, strict=True)
     ]
     return _framed(frame, parts, picture.marks)
@@ -136,7 +136,7 @@ def _bars(picture: Bars) -> str:
             for left, right, top, number in zip(corners, corners[1:], tops, band.values, strict=False)
             if number > 0
         )
-        parts.append(f'<path class="bars" fill="{band.colour}" d="{boxes}"><title>{escape(band.name)}</title></path>')
+        parts.append(f'<path class="bars" fill="{band.colour}" d="{boxes}"><title>{escaped(band.name)}</title></path>')
     return _framed(frame, parts, picture.marks)
 
 
@@ -151,8 +151,8 @@ def _grid(picture: Grid) -> str:
     )
     frame = _Frame(picture.x, Axis(), across, (0.0, 1.0))
     names = "".join(
-        f'<text class="row" x="-8" y="{_percent((place + 0.5) / rows)}" dy="4">{escape(_short(name))}'
-        f"<title>{escape(name)}</title></text>"
+        f'<text class="row" x="-8" y="{_percent((place + 0.5) / rows)}" dy="4">{escaped(_short(name))}'
+        f"<title>{escaped(name)}</title></text>"
         for place, name in enumerate(picture.rows)
     )
     return f"{_inner([inner])}{_horizontal(frame)}{names}"
@@ -176,7 +176,7 @@ def _framed(frame: _Frame, parts: Iterable[str], marks: Sequence[Mark]) -> str:
     ]  # fmt: skip
     texts = [f'<text class="up" x="-8" y="{_percent(share)}" dy="4">{text}</text>' for share, text in up] + [
         f'<text class="mark {mark.tone}{" before" if place > _NEAR_EDGE else ""}" x="{_percent(place)}" '
-        f'dx="{-4 if place > _NEAR_EDGE else 4}" y="{12 + 15 * (number % _MARK_ROWS)}">{escape(mark.text)}</text>'
+        f'dx="{-4 if place > _NEAR_EDGE else 4}" y="{12 + 15 * (number % _MARK_ROWS)}">{escaped(mark.text)}</text>'
         for number, (place, mark) in enumerate(places)
     ]
     return f"{_inner(drawn)}{_horizontal(frame)}{''.join(texts)}"
@@ -193,7 +193,7 @@ def _horizontal(frame: _Frame) -> str:
     """Texts of the horizontal axis, and its title."""
     found = [(float(frame.left(np.array([place]))[0]), text) for place, text in ticks(frame.x, *frame.across, _ACROSS)]
     shown = [f'<text class="across" x="{_percent(share)}" y="100%" dy="18">{text}</text>' for share, text in found]
-    return f'{"".join(shown)}<text class="across title" x="50%" y="100%" dy="36">{escape(frame.x.title)}</text>'
+    return f'{"".join(shown)}<text class="across title" x="50%" y="100%" dy="36">{escaped(frame.x.title)}</text>'
 
 
 def _across(axis: Axis, *numbers: Numbers) -> tuple[float, float]:

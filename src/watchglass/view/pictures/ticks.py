@@ -24,12 +24,10 @@ def ticks(axis: Axis, low: float, high: float, most: int) -> list[tuple[float, s
 
 
 def _powers(axis: Axis, low: float, high: float, most: int) -> list[tuple[float, str]]:
-    first, last = math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9)
-    powers = range(first, last + 1, max(1, math.ceil((last - first + 1) / most)))
-    parts = (1.0,) if len(powers) >= most // 2 else (1.0, 2.0, 5.0)
-    found = [part * 10.0**power for power in range(first - 1, last + 1) for part in parts]
-    if len(parts) == 1:
-        found = [10.0**power for power in powers]
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    parts = (1.0, 2.0, 5.0) if high < 1000 * low else (1.0,)
+    every = max(1, math.ceil((last - first) / most))
+    found = [part * 10.0**power for power in range(first, last + 1) if power % every == 0 for part in parts]
     return [(place, text(axis, place, place)) for place in found if low * 0.999 <= place <= high * 1.001]
 
 
