@@ -21,7 +21,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[1]
 #: The lowest releases of what watchglass needs, and of what the demo trains with. PyTorch stays as constraints.txt has
 #: it: the package index has no older build for the CPU, and those for CUDA take gigabytes.
-LOWEST = ("numpy==1.23.*", "pyarrow==17.*", "typer==0.15.4", "rich==13.0.*", "psutil==5.9.*", "plotly==5.20.*",
+LOWEST = ("numpy==1.23.*", "pyarrow==17.*", "typer==0.15.4", "rich==13.0.*", "psutil==5.9.*",
           "scikit-learn==1.3.*")  # fmt: skip
 
 TRAIN = """

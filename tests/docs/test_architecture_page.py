@@ -113,9 +113,7 @@ RENDERED = """
 """
 FIGURE = """
 def toy_figure(run):
-    figure = new_figure("Toy", "step", "")
-    figure.add_scatter(x=[0, 1], y=[1, 0])
-    return figure
+    return Lines("Toy", Axis("step"), Axis(), (line_of("toy", (np.arange(2), np.array([1.0, 0.0])), "#000000"),))
 
 
 """
@@ -316,7 +314,7 @@ assert "toy" in cli("check", "--help")
         {
             "view/figures.py": [
                 ("def run_figures(", FIGURE + "def run_figures("),
-                ("    made = [\n", '    made = [\n        (toy_figure(run), "A toy."),\n'),
+                ("None, str]] = [\n", 'None, str]] = [\n        (toy_figure(run), "A toy."),\n'),
             ]
         },
         """

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from watchglass.capture.norm_interval import NormInterval
-from watchglass.capture.pytorch.first_bad.lines import Lines, ways_of
+from watchglass.capture.pytorch.first_bad.lines import OperationLines, ways_of
 from watchglass.capture.pytorch.first_bad.suspects import Suspects
 from watchglass.capture.pytorch.graph.autograd_graph import Graph
 
@@ -25,7 +25,7 @@ def pace(step_ns: float) -> NormInterval:
 def suspects_of(loss: Tensor, step_ns: float = 1e12) -> Suspects:
     graph = Graph(loss.grad_fn)
     found = Suspects(pace(step_ns))
-    found.learn(0, 0, graph, ways_of(graph), Lines())
+    found.learn(0, 0, graph, ways_of(graph), OperationLines())
     return found
 
 
@@ -93,7 +93,7 @@ def test_the_first_graphs_of_each_model_are_read_and_one_in_each_doubling_of_its
     suspects, read = Suspects(pace(1e12)), []
     for step in range(100):
         if suspects.wants(0, step):
-            suspects.learn(0, step, graph, ways_of(graph), Lines())
+            suspects.learn(0, step, graph, ways_of(graph), OperationLines())
             read.append(step)
     assert read == [0, 1, 2, 6, 14, 30, 62]
     assert suspects.wants(1, 63)

@@ -39,7 +39,7 @@ _LONGEST_WAY = 256
 Way = tuple[tuple[int, str], ...]
 
 
-class Lines:
+class OperationLines:
     """Lines by operation. For the training thread."""
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class NotedForwards:
     """
 
     def __init__(
-        self, events: Events, lines: Lines, reads: Callable[[ForwardCall], bool], inside: Callable[[], bool]
+        self, events: Events, lines: OperationLines, reads: Callable[[ForwardCall], bool], inside: Callable[[], bool]
     ) -> None:
         self._events, self._lines, self._reads, self._inside = events, lines, reads, inside
         self._leave: Callable[[], None] | None = None

@@ -18,7 +18,7 @@ from torch import Tensor
 from watchglass.capture.first_bad_analysis import Look
 from watchglass.capture.operation_graph import CONSTANT
 from watchglass.capture.pytorch.first_bad.extremes import look_at
-from watchglass.capture.pytorch.first_bad.lines import Lines, ways_of
+from watchglass.capture.pytorch.first_bad.lines import OperationLines, ways_of
 from watchglass.capture.pytorch.graph.autograd_graph import Graph
 from watchglass.capture.pytorch.graph.nodes import axes_of, axis_of, saved_tensor, signed
 from watchglass.records import OperationFault
@@ -45,12 +45,12 @@ _SPREADS = ("var", "std", "var_mean", "std_mean")
 _DECOMPOSITIONS = {"eigh": "eigenvalues", "svd": "S", "eig": "eigenvalues"}
 
 
-def of_forward(graph: Graph, *lines: Lines, besides: Iterable[Any] = ()) -> OperationFault | None:
+def of_forward(graph: Graph, *lines: OperationLines, besides: Iterable[Any] = ()) -> OperationFault | None:
     """The first operation that made values that are not finite of finite ones; None where none is found.
 
     Args:
         graph: The graph of the loss.
-        lines: Lines of the script; the first that know the operation count.
+        lines: OperationLines of the script; the first that know the operation count.
         besides: Nodes that made outputs of modules whose values are all finite: nothing below them is at fault.
     """
     left_out = _below(graph, besides)
@@ -62,12 +62,12 @@ def of_forward(graph: Graph, *lines: Lines, besides: Iterable[Any] = ()) -> Oper
     return None
 
 
-def of_backward(graph: Graph, *lines: Lines) -> OperationFault | None:
+def of_backward(graph: Graph, *lines: OperationLines) -> OperationFault | None:
     """The operation nearest to a finite loss whose gradient is not finite; None where none is found.
 
     Args:
         graph: The graph of the loss, before a backward runs through it.
-        lines: Lines of the script.
+        lines: OperationLines of the script.
     """
     for at in range(len(graph) - 1, -1, -1):
         fault = _backward_fault(graph, at) or _discarded(graph, at)
@@ -76,7 +76,7 @@ def of_backward(graph: Graph, *lines: Lines) -> OperationFault | None:
     return None
 
 
-def _placed(fault: OperationFault, graph: Graph, at: int, *lines: Lines) -> OperationFault:
+def _placed(fault: OperationFault, graph: Graph, at: int, *lines: OperationLines) -> OperationFault:
     way = ways_of(graph).get(at) if lines else None
     if way is None:
         return fault

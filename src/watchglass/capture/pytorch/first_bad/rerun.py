@@ -16,7 +16,7 @@ from watchglass.capture.pytorch.first_bad import operations
 from watchglass.capture.pytorch.first_bad.collectives import RefusedError, alone
 from watchglass.capture.pytorch.first_bad.extremes import look_at
 from watchglass.capture.pytorch.first_bad.forward_replay import alike, loss_of, refusal, repeat, unchanged, verified
-from watchglass.capture.pytorch.first_bad.lines import Lines, ways_of
+from watchglass.capture.pytorch.first_bad.lines import OperationLines, ways_of
 from watchglass.capture.pytorch.first_bad.trace import Trace
 from watchglass.capture.pytorch.first_bad.weights import Weights
 from watchglass.capture.pytorch.graph.autograd_graph import BackwardStart, Graph
@@ -46,13 +46,13 @@ class Rerun:
         self._port = current.port
         self._weights = weights
 
-    def of_forward(self, step: OpenStep, start: BackwardStart, lines: Lines) -> facts.FirstBadPlace:
+    def of_forward(self, step: OpenStep, start: BackwardStart, lines: OperationLines) -> facts.FirstBadPlace:
         """Why the loss is not finite, as data of a fact.
 
         Args:
             step: The step.
             start: Where its backward starts.
-            lines: Lines of the script.
+            lines: OperationLines of the script.
 
         Raises:
             RefusedError: A re-run cannot give the answer.
@@ -61,7 +61,7 @@ class Rerun:
         given = self._given(state)
         if given is not None:
             return given.fact("flags")
-        inside = Lines()
+        inside = OperationLines()
         with self._rerun(state, graph=False) as trace:
             outputs = self._outputs(state, trace, inside, graph=False)
             by = _checked(state, outputs, loss_of(state, outputs))
@@ -94,7 +94,7 @@ class Rerun:
         """
         state = _state(self._current.forward)
         wanted = [parameter for place, parameter in self._weights.places() if place.name in bad]
-        inside = Lines()
+        inside = OperationLines()
         with self._rerun(state, graph=True, taken=sum(parameter.nbytes for parameter in wanted)) as trace:
             outputs = self._outputs(state, trace, inside, graph=True)
             loss = loss_of(state, outputs)
@@ -148,7 +148,7 @@ class Rerun:
             self._port.cost.memory.hold("cpu", trace.peak_bytes + taken)
             self._port.cost.memory.hold("cpu", -trace.peak_bytes - taken)
 
-    def _outputs(self, state: ForwardState, trace: Trace, inside: Lines, *, graph: bool) -> dict[str, Tensor]:
+    def _outputs(self, state: ForwardState, trace: Trace, inside: OperationLines, *, graph: bool) -> dict[str, Tensor]:
         # Not to modules that are called again in the backward, by checkpoints.
         few = len(list(state.root.modules())) <= _MOST_MODULES
         with trace.listening(), inside.noted() if few else contextlib.nullcontext():

@@ -22,7 +22,7 @@ from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.events import ForwardCall
 from watchglass.capture.pytorch.first_bad import operations
 from watchglass.capture.pytorch.first_bad.collectives import RefusedError
-from watchglass.capture.pytorch.first_bad.lines import Lines, NotedForwards, ways_of
+from watchglass.capture.pytorch.first_bad.lines import NotedForwards, OperationLines, ways_of
 from watchglass.capture.pytorch.first_bad.rerun import Rerun
 from watchglass.capture.pytorch.first_bad.suspects import Suspects
 from watchglass.capture.pytorch.first_bad.watch_next_steps import NextStepsWatch
@@ -55,7 +55,7 @@ class FirstBadModule:
         # Set by the recorder's thread, which reads numbers from devices first.
         self._late = False
         self._coming: DeviceRows | None = None
-        self._lines = Lines()
+        self._lines = OperationLines()
         self._suspects = Suspects(NormInterval(current.port.plan, 1.0, current.port.limits.norm_interval))
         # The step whose gradients an operation may spoil.
         self._feared: tuple[OpenStep, OperationFault] | None = None

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from watchglass.capture.norm_interval import NormInterval
 from watchglass.capture.pytorch.first_bad.extremes import look_at
-from watchglass.capture.pytorch.first_bad.lines import Lines, Way
+from watchglass.capture.pytorch.first_bad.lines import OperationLines, Way
 from watchglass.capture.pytorch.first_bad.operations import INFINITE_GRADIENTS, is_chosen_from, is_root
 from watchglass.capture.pytorch.graph.autograd_graph import Graph
 from watchglass.capture.pytorch.graph.nodes import node_at, saved_tensor
@@ -83,7 +83,7 @@ class Suspects:
         """
         return step >= self._looks.get(model, (0, 0))[1]
 
-    def learn(self, model: int, step: int, graph: Graph, ways: dict[int, Way], lines: Lines) -> None:
+    def learn(self, model: int, step: int, graph: Graph, ways: dict[int, Way], lines: OperationLines) -> None:
         """Find the operations in the graph of the loss of a step."""
         looks = self._looks.get(model, (0, 0))[0] + 1
         self._looks[model] = looks, step + 1 if looks < _FIRST_LOOKS else 2 * (step + 1)

@@ -20,7 +20,7 @@ from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.events import ForwardCall
 from watchglass.capture.pytorch.first_bad import operations
 from watchglass.capture.pytorch.first_bad.extremes import bring_back
-from watchglass.capture.pytorch.first_bad.lines import Lines
+from watchglass.capture.pytorch.first_bad.lines import OperationLines
 from watchglass.capture.pytorch.first_bad.trace import Trace
 from watchglass.capture.pytorch.first_bad.weights import Weight, Weights
 from watchglass.capture.pytorch.graph.autograd_graph import BackwardStart
@@ -88,7 +88,7 @@ class NextStepsWatch:
         self._forget()
         self._failed = self._step = self._updated = None
 
-    def loss_failed(self, step: OpenStep, loss: float, start: BackwardStart, lines: Lines) -> None:
+    def loss_failed(self, step: OpenStep, loss: float, start: BackwardStart, lines: OperationLines) -> None:
         """The loss is not finite, and its backward, which begins at ``start``, has not run yet."""
         last = self._current.forward
         seen = [trace.seen for forward, trace in self._traces if forward is last or not forward.backpropagated]
