@@ -103,12 +103,12 @@ class Collection(SaveSettings):
     """
 
     name: str
-    include_regex: tuple[str, ...] = parameter((), help="regular expressions searched in tensor names", split=False)
-    modules: tuple[str, ...] = parameter((), help="dotted paths of modules, with what is in them")
-    module_kinds: tuple[ModuleKind, ...] = parameter((), help="kinds of modules")
-    module_types: tuple[str, ...] = parameter((), help="class names of modules")
-    roles: tuple[Role, ...] = parameter((), help="roles of tensors")
-    tensors: tuple[str, ...] = parameter((), help="names of tensors")
+    include_regex: tuple[str, ...] = parameter((), split=False)
+    modules: tuple[str, ...] = parameter(())
+    module_kinds: tuple[ModuleKind, ...] = parameter(())
+    module_types: tuple[str, ...] = parameter(())
+    roles: tuple[Role, ...] = parameter(())
+    tensors: tuple[str, ...] = parameter(())
 
     def __post_init__(self) -> None:
         owner = f"collection {self.name}"

@@ -61,16 +61,16 @@ class EvaluatorConfig(ProcessConfig):
     rules: tuple[RuleSpec, ...]
     stop_on: Severity | None = None
     actions: tuple[ActionSpec, ...] = ()
-    calibration: str = parameter("default", help="set of default thresholds", choices=CALIBRATIONS)
-    causes: tuple[str, ...] = parameter((), help="files of causes in addition to the built-in ones", split=False)
-    grace_s: float = parameter(30.0, help="wait for a step boundary before a stop by signal", unit="seconds", gt=0)
-    poll_s: float | None = parameter(None, help="time between reads of the run", unit="seconds", gt=0)
-    lost_after_s: float = parameter(600.0, help="silence of a worker that is lost", unit="seconds", gt=0)
-    rule_timeout_s: float = parameter(30.0, help="time limit of a rule for one step", unit="seconds", gt=0)
-    price_per_hour: float | None = parameter(None, help="price of the whole run", unit="per hour", ge=0)
-    quiet: bool = parameter(False, help="do not print findings")
-    concludes: bool = parameter(False, help="print the location of the run and the verdict")
-    continues: bool = parameter(False, help="the findings of the journal were printed before")
+    calibration: str = parameter("default", choices=CALIBRATIONS)
+    causes: tuple[str, ...] = parameter((), split=False)
+    grace_s: float = parameter(30.0, gt=0)
+    poll_s: float | None = parameter(None, gt=0)
+    lost_after_s: float = parameter(600.0, gt=0)
+    rule_timeout_s: float = parameter(30.0, gt=0)
+    price_per_hour: float | None = parameter(None, ge=0)
+    quiet: bool = parameter(False)
+    concludes: bool = parameter(False)
+    continues: bool = parameter(False)
     timing: EvaluatorTiming = field(default_factory=EvaluatorTiming)
 
     def __post_init__(self) -> None:

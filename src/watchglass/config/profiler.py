@@ -35,15 +35,13 @@ class ProfilerConfig:
             included, or a profiler that is not installed.
     """
 
-    enabled: bool | None = parameter(None, help="sample system metrics, and record phases of steps")
-    sample_interval_s: float = parameter(
-        0.5, help="time between samples of system metrics", unit="seconds", ge=0.1, le=60
-    )
-    module_times: bool = parameter(False, help="time the modules of the model in some training steps")
-    profile_steps: tuple[str, ...] = parameter((), help="training steps whose operators are profiled, START:STOP")
-    keep_traces: bool = parameter(False, help="keep PyTorch's traces of profiled steps in the run")
-    python_profile: tuple[str, ...] = parameter((), help="training steps whose functions are profiled, START:STOP")
-    python_profiler: str = parameter("cprofile", help="profiler of Python functions", choices=PYTHON_PROFILERS)
+    enabled: bool | None = parameter(None)
+    sample_interval_s: float = parameter(0.5, ge=0.1, le=60)
+    module_times: bool = parameter(False)
+    profile_steps: tuple[str, ...] = parameter(())
+    keep_traces: bool = parameter(False)
+    python_profile: tuple[str, ...] = parameter(())
+    python_profiler: str = parameter("cprofile", choices=PYTHON_PROFILERS)
 
     def __post_init__(self) -> None:
         validate(self)

@@ -22,10 +22,10 @@ class SamplerConfig(ProcessConfig):
 
     attempt: int  #: The attempt that the rows are about.
     root: int  #: Process whose descendants are the processes of the run.
-    with_root: bool = parameter(False, help="whether the root is a process of the run")
-    stream: str = parameter("system", help="stream that it writes")
-    interval_s: float = parameter(0.5, help="time between samples", unit="seconds", ge=0.1, le=60)
-    replaces: str = parameter("", help="how the sampler before this one ended; empty for the first one")
+    with_root: bool = parameter(False)  #: Whether it is itself a process of the run.
+    stream: str = parameter("system")  #: Name of the stream that it writes.
+    interval_s: float = parameter(0.5, ge=0.1, le=60)  #: Seconds between samples.
+    replaces: str = parameter("")  #: How the sampler before this one ended; "" for the first one.
 
     def __post_init__(self) -> None:
         validate(self)

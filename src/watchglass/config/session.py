@@ -58,20 +58,20 @@ class SessionConfig(SaveSettings):
     run: str
     attempt: int | None = None
     collections: tuple[Collection, ...] = DEFAULT_COLLECTIONS
-    save_all: bool = parameter(False, help="record every tensor the run produces")
-    include_regex: tuple[str, ...] = parameter((), help="also record these tensors", split=False)
-    include_workers: str = parameter("all", help="ranks that record tensors", choices=("all", "one"))
-    facts: tuple[str, ...] | None = parameter(None, help="kinds of facts to record", choices=tuple(FACTS))
-    overhead_budget: float = parameter(0.01, help="share of the run's time for capture", unit="ratio", gt=0, le=1)
-    capture_memory_bytes: int = parameter(256 * MEBIBYTE, help="memory for copies of weights", unit="bytes", ge=0)
-    flush_interval_s: float | None = parameter(None, help="time between writes of records", unit="seconds", gt=0)
-    queue_bytes: int = parameter(64 * MEBIBYTE, help="limit of records waiting to be written", unit="bytes", ge=1)
-    spool_bytes: int = parameter(1024 * MEBIBYTE, help="limit of records for an object store", unit="bytes", ge=0)
-    raw_keep_bytes: int | None = parameter(None, help="raw tensors to keep per worker", unit="bytes", ge=1)
-    flight_recorder: bool = parameter(True, help="keep the last steps in files that survive kill -9")
-    planned_steps: int | None = parameter(None, help="planned number of TRAIN steps", unit="steps", ge=1)
-    profiler: ProfilerConfig = parameter(_PROFILER, help="settings of the profiler")  # noqa: RUF009  a field
-    strict: bool = parameter(False, help="faults inside capture raise")
+    save_all: bool = parameter(False)
+    include_regex: tuple[str, ...] = parameter((), split=False)
+    include_workers: str = parameter("all", choices=("all", "one"))
+    facts: tuple[str, ...] | None = parameter(None, choices=tuple(FACTS))
+    overhead_budget: float = parameter(0.01, gt=0, le=1)
+    capture_memory_bytes: int = parameter(256 * MEBIBYTE, ge=0)
+    flush_interval_s: float | None = parameter(None, gt=0)
+    queue_bytes: int = parameter(64 * MEBIBYTE, ge=1)
+    spool_bytes: int = parameter(1024 * MEBIBYTE, ge=0)
+    raw_keep_bytes: int | None = parameter(None, ge=1)
+    flight_recorder: bool = parameter(True)
+    planned_steps: int | None = parameter(None, ge=1)
+    profiler: ProfilerConfig = parameter(_PROFILER)  # noqa: RUF009  a field
+    strict: bool = parameter(False)
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
     @property

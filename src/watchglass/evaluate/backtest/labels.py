@@ -36,11 +36,11 @@ class Label:
         InvalidValueError: A value of the wrong type, or steps that contradict each other.
     """
 
-    run: str = parameter("", help="location of the run, or the end of it")
-    sick: bool = parameter(False, help="whether something is wrong with it")
-    since_step: int | None = parameter(None, help="first step at which it is", unit="steps", ge=0)
-    until_step: int | None = parameter(None, help="last step at which it helps to know", unit="steps", ge=0)
-    cause: str = parameter("", help="the cause")
+    run: str = parameter("")
+    sick: bool = parameter(False)
+    since_step: int | None = parameter(None, ge=0)
+    until_step: int | None = parameter(None, ge=0)
+    cause: str = parameter("")
 
     def __post_init__(self) -> None:
         validate(self, "a label")
