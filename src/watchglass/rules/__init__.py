@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from watchglass.rules.rule_texts import parse_rules as parse_rules
     from watchglass.rules.scoreboard import (
         SCOREBOARD_FILE as SCOREBOARD_FILE,
-        RuleScore as RuleScore,
         scored_commit as scored_commit,
         scores_of as scores_of,
         why_not_scored as why_not_scored,

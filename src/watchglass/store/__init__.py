@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     )
     from watchglass.store.compaction.segment_compactor import compacted_file as compacted_file
     from watchglass.store.contract import (
-        Buffer as Buffer,
         Content as Content,
         Store as Store,
         StoredObject as StoredObject,

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     )
     from watchglass.tables.row_log import RowLog as RowLog
     from watchglass.tables.samples import (
-        MetricPlace as MetricPlace,
         MetricSeries as MetricSeries,
         as_float64 as as_float64,
         layouts_of as layouts_of,
