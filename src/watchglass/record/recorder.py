@@ -58,12 +58,6 @@ class Recorder:
 
     ``put``, ``put_row``, ``drop``, ``add_tensor``, ``add_fact`` and ``urgent`` are for the training thread and never
     block.
-
-    Attributes:
-        row_ids: Tensor ids of the loss and the learning rate of rows; set before the first row.
-        flight: Records that survive this process.
-        work: CPU time of the thread.
-        observed: How much longer captured steps took than their neighbours.
     """
 
     def __init__(
@@ -81,7 +75,7 @@ class Recorder:
         # Seconds that closing the writer may take in addition; None until it is open.
         self._unhurried_s: float | None = None
         self._wake = threading.Event()
-        self.flight = FlightRecorder()
+        self.flight = FlightRecorder()  #: Records that survive this process.
         self._queue = StepQueue(queue_bytes, self.flight, self._wake)
         #: Methods of the queue itself: the training thread calls the first two at every step.
         self.put, self.put_row = self._queue.put, self._queue.put_row
@@ -91,9 +85,9 @@ class Recorder:
         self._backlog = Backlog(queue_bytes)
         self._listener = Listener(on_commit)
         self._on_look: Callable[[], None] | None = on_look
-        self.row_ids = (0, 0)
-        self.work = ThreadTime()
-        self.observed = ObservedCost()
+        self.row_ids = (0, 0)  #: Tensor ids of the loss and the learning rate of rows; set before the first row.
+        self.work = ThreadTime()  #: CPU time of the thread.
+        self.observed = ObservedCost()  #: How much longer captured steps took than their neighbours.
         self._has_ended = False
         self._closing: WorkerEnding | None = None
         self._thread: threading.Thread | None = None

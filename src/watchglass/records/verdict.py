@@ -80,40 +80,25 @@ class Diagnosis:
 
 @dataclass(frozen=True)
 class SymptomReading:
-    """A symptom of a finding, and the causes that it supports or contradicts.
+    """A symptom of a finding, and the causes that it supports or contradicts."""
 
-    Attributes:
-        symptom: Its identifier, ``"gradient_growth"``.
-        means: One sentence; "" if the knowledge lacks the symptom.
-        links: Causes with weights, highest first: a weight above 0 supports the cause, one below 0 contradicts it.
-    """
-
-    symptom: str
-    means: str
+    symptom: str  #: Its identifier, ``"gradient_growth"``.
+    means: str  #: One sentence; "" if the knowledge lacks the symptom.
+    #: Causes with weights, highest first: a weight above 0 supports the cause, one below 0 contradicts it.
     links: tuple[tuple[Cause, float], ...]
 
 
 @dataclass(frozen=True)
 class ExplainedFinding:
-    """All that is known about one finding.
+    """All that is known about one finding."""
 
-    Attributes:
-        finding: The finding.
-        looks_at: The data that its rule looks at, "" if the rule is not available.
-        fires_when: The condition of the rule.
-        source: Sources of the rule and of its thresholds.
-        diagnosis: Index of its diagnosis in the verdict, None for none.
-        symptoms: Its symptoms with their causes.
-        what_to_try: Sentences, most promising first.
-    """
-
-    finding: Finding
-    looks_at: str
-    fires_when: str
-    source: str
-    diagnosis: int | None
-    symptoms: tuple[SymptomReading, ...]
-    what_to_try: tuple[str, ...]
+    finding: Finding  #: The finding.
+    looks_at: str  #: The data that its rule looks at, "" if the rule is not available.
+    fires_when: str  #: The condition of the rule.
+    source: str  #: Sources of the rule and of its thresholds.
+    diagnosis: int | None  #: Index of its diagnosis in the verdict, None for none.
+    symptoms: tuple[SymptomReading, ...]  #: Its symptoms with their causes.
+    what_to_try: tuple[str, ...]  #: Sentences, most promising first.
 
 
 #: Steps at which the tensors of a model must have been examined, for what rules about tensors did not find in it to say
@@ -123,17 +108,11 @@ FEWEST_EXAMINED = 8
 
 @dataclass(frozen=True)
 class ExaminedSteps:
-    """The TRAIN steps at which tensors were examined; losses and learning rates are of every step.
+    """The TRAIN steps at which tensors were examined; losses and learning rates are of every step."""
 
-    Attributes:
-        steps: Their number, summed over workers that train separately.
-        first: The first of them.
-        end: End (exclusive) of the row without gaps that it begins.
-    """
-
-    steps: int
-    first: int = 0
-    end: int = 0
+    steps: int  #: Their number, summed over workers that train separately.
+    first: int = 0  #: The first of them.
+    end: int = 0  #: End (exclusive) of the row without gaps that it begins.
 
 
 @dataclass(frozen=True)
