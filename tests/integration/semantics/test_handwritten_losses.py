@@ -129,6 +129,11 @@ def test_the_operations_of_the_training_are_found_in_evaluations(tmp_path: Path,
         assert float(value) == pytest.approx(float(whole[step]) / (4 if loss is sum_per_sample else 1))
 
 
+def test_axes_may_be_counted_from_either_end(tmp_path: Path) -> None:
+    _, seen = trained(tmp_path, likelihood, lambda out, y: -(out.log_softmax(-1)[range(len(y)), y]).mean())
+    np.testing.assert_allclose(stretches(tmp_path, "full"), seen, rtol=1e-6)
+
+
 @pytest.mark.parametrize("metric", [absolute, accuracy, hinge], ids=lambda metric: metric.__name__)
 def test_a_metric_alone_is_not_taken_for_the_loss(tmp_path: Path, metric: Loss) -> None:
     trained(tmp_path, squares, metric)

@@ -40,6 +40,7 @@ def outputs(scale: float = 1.0) -> Tensor:
         (lambda x: torch.nn.functional.cross_entropy(x, torch.zeros(4, dtype=torch.long)), []),
         (lambda x: (x / x.norm()).sum() + x.log().sum(), []),
         (lambda x: x.sqrt().sum(), ["SqrtBackward0"]),
+        (lambda x: (x + 1).acosh().sum(), ["AcoshBackward0"]),
         (lambda x: (x**1.5).sum() + (x**0.5).sum(), ["PowBackward0"]),
         (lambda x: torch.where(x > 0, x.log(), x).sum(), ["LogBackward0"]),
         (lambda x: torch.where(x > 0, x / 2, x).sum(), []),
