@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from watchglass.records import Mode
 
 #: Sketches in each doubling of a mode's step number.
@@ -11,6 +13,11 @@ _PER_DOUBLING = 8
 def sketch_spacing(step: int) -> int:
     """Steps of a mode between sketches around one of them: 1 for the first 16, then eight sketches in each doubling."""
     return 1 if step < 2 * _PER_DOUBLING else 1 << (step.bit_length() - _PER_DOUBLING.bit_length())
+
+
+def is_power_of_two(number: float) -> bool:
+    """Whether it is 1, 2, 4, 8 ...: the captures at which facts are recorded that change slowly."""
+    return number >= 1 and math.frexp(number)[0] == 0.5
 
 
 class SketchPace:

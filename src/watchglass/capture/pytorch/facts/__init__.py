@@ -30,6 +30,7 @@ from watchglass.capture.pytorch.facts.token_targets import TokenTargets
 from watchglass.capture.pytorch.facts.unheld_parameters import UnheldParameters
 from watchglass.capture.pytorch.facts.update_samples import UpdateSampleFact
 from watchglass.capture.pytorch.modules.models import Models
+from watchglass.capture.sketch_pace import is_power_of_two
 from watchglass.config import chosen_facts
 from watchglass.records import SEEN_ROWS
 
@@ -68,7 +69,7 @@ class Facts:
         order = self._parts.get(_CALLS)
         if not on:
             self._wakes += 1
-            if self._wakes <= _OFTEN or self._wakes & (self._wakes - 1) == 0:
+            if self._wakes <= _OFTEN or is_power_of_two(self._wakes):
                 self._sleep(False)
         elif self._resting:
             return

@@ -31,7 +31,7 @@ from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.module_hooks import Unsaved, unsaved
 from watchglass.capture.pytorch.modules.module_tree import is_compiled
 from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
-from watchglass.capture.sketch_pace import SketchPace
+from watchglass.capture.sketch_pace import SketchPace, is_power_of_two
 from watchglass.record import DeferredFact, Forward
 from watchglass.records import Mode, ModuleKind, facts
 
@@ -193,7 +193,7 @@ class Batches:
         if self._epoch is not None and self._epoch.loader == name:
             self._end_epoch_start()  # its batches are fewer than its workers
         # At the first, second, fourth, eighth epoch and so on: what workers have in common does not change.
-        if "batch" in self._kinds and _workers(loader) > 1 and count & (count - 1) == 0:
+        if "batch" in self._kinds and _workers(loader) > 1 and is_power_of_two(count):
             self._end_epoch_start()
             epoch = self._epoch = _EpochStart(name, count, loader)
             roots = self._models.roots()

@@ -16,6 +16,7 @@ from watchglass.capture.pytorch.facts.unheld_parameters import UnheldParameters
 from watchglass.capture.pytorch.graph.autograd_graph import Graph
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
+from watchglass.capture.sketch_pace import is_power_of_two
 from watchglass.record import OpenStep
 from watchglass.records import facts
 
@@ -66,7 +67,7 @@ class GraphLooks:
         """A captured step has opened."""
         number = self._captures[step.model] = self._captures.get(step.model, 0) + 1
         few = _ALL_LARGE if step.model in self._large else _ALL
-        is_power_of_four = number & (number - 1) == 0 and number.bit_length() % 2 == 1
+        is_power_of_four = is_power_of_two(number) and number.bit_length() % 2 == 1
         self._looking = (number <= few or is_power_of_four) and step.model not in self._unreadable
         self._backwards, self._calls, self._rows = 0, [], set()
 

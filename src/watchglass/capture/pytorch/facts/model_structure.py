@@ -20,6 +20,7 @@ from watchglass.capture.pytorch.facts.drawn_weights import DrawnWeights
 from watchglass.capture.pytorch.facts.object_names import ObjectNames
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.module_tree import parameters_of, unwrap
+from watchglass.capture.sketch_pace import is_power_of_two
 from watchglass.record import CapturedRecords, DeferredFact
 from watchglass.records import Mode, facts
 
@@ -160,7 +161,7 @@ class MembershipFact:
         held = [len(group["params"]) for each in optimizers for group in each.param_groups]
         seen = (len(self._models), *held, None, *(tree.trainable() for tree in self._models))
         # Not all changes change these numbers: examined again at the first, second, fourth, eighth capture.
-        if seen == self._seen and self._captures & (self._captures - 1):
+        if seen == self._seen and not is_power_of_two(self._captures):
             return
         self._seen = seen
         self._notify(update.step.records, optimizers, update.optimizer)

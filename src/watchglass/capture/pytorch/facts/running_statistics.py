@@ -17,6 +17,7 @@ from watchglass.capture.pytorch.events import ForwardCall, ModuleCall
 from watchglass.capture.pytorch.facts.copies import Copies, some
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.module_tree import type_name
+from watchglass.capture.sketch_pace import is_power_of_two
 from watchglass.record import CapturedRecords, DeferredFact
 from watchglass.records import Mode, facts
 
@@ -64,7 +65,7 @@ class RunningStatistics:
     def _listens(self) -> bool:
         # Called before or after the forward that begins has been counted.
         count = self._counts[Mode.TRAIN]
-        return _is_power(count) or _is_power(count + 1)
+        return is_power_of_two(count) or is_power_of_two(count + 1)
 
     def _has_any(self, root: nn.Module) -> bool:
         known = self._has.get(root)
@@ -74,7 +75,7 @@ class RunningStatistics:
 
     def _due(self, mode: Mode) -> bool:
         self._counts[mode] += 1
-        return _is_power(self._counts[mode])
+        return is_power_of_two(self._counts[mode])
 
     def _called(self, call: ModuleCall) -> None:
         if self._inputs is not None and _buffers(call.module) is not None and len(self._inputs) < _MOST:
@@ -128,11 +129,6 @@ class RunningStatistics:
             mean_off=_finite(off),
             variance_ratio=_finite(ratio),
         )
-
-
-def _is_power(count: int) -> bool:
-    """Whether it is a power of two, from 1 on."""
-    return count > 0 and count & (count - 1) == 0
 
 
 def _tracking(root: nn.Module) -> list[nn.Module]:

@@ -20,6 +20,7 @@ from watchglass.capture.pytorch.events import BackwardCall, ForwardCall, LossCal
 from watchglass.capture.pytorch.facts.attention_masks import SeenPositions
 from watchglass.capture.pytorch.facts.copies import Copies
 from watchglass.capture.pytorch.facts.token_labels import TokenLabels
+from watchglass.capture.sketch_pace import is_power_of_two
 from watchglass.record import DeferredFact, Forward, OpenStep
 from watchglass.records import Mode, ModuleKind, facts
 
@@ -75,7 +76,7 @@ class TokenTargets:
         """A captured step has opened."""
         self._end()
         number = self._captures[step.model] = self._captures.get(step.model, 0) + 1
-        self._due = step.model not in self._others and (number <= _ALL or number & (number - 1) == 0)
+        self._due = step.model not in self._others and (number <= _ALL or is_power_of_two(number))
 
     def forward_began(self, call: ForwardCall) -> None:
         """A captured forward begins."""

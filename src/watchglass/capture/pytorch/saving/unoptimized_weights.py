@@ -7,7 +7,6 @@ elements. So the catalog of a run has these weights, and the run shows that they
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 
 import torch
@@ -20,6 +19,7 @@ from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.module_tree import parameters_of
 from watchglass.capture.pytorch.saving.parameter_reader import is_bias
 from watchglass.capture.saving import Item, Saving
+from watchglass.capture.sketch_pace import is_power_of_two
 from watchglass.record import OpenStep
 from watchglass.records import Mode, Role
 
@@ -52,8 +52,8 @@ class UnoptimizedWeights:
         if step.mode is not Mode.TRAIN or not step.due or not step.optimizers:
             return
         self._captures += 1
-        half = _is_power(self._captures / 3)
-        if self._captures < 2 or not (half or _is_power(self._captures)):
+        half = is_power_of_two(self._captures / 3)
+        if self._captures < 2 or not (half or is_power_of_two(self._captures)):
             return
         try:
             self._read(step, trained_only=half)
@@ -86,11 +86,6 @@ class UnoptimizedWeights:
         with torch.no_grad():
             self._saving.save_all(step.records, Role.WEIGHT, weights)
             self._saving.save_all(step.records, Role.BIAS, biases)
-
-
-def _is_power(number: float) -> bool:
-    """Whether it is a power of two, from 1 on."""
-    return number >= 1 and math.frexp(number)[0] == 0.5
 
 
 def _item(parameter: Tensor, place: ParameterPlace) -> Item | None:

@@ -22,6 +22,7 @@ from watchglass.capture.pytorch.step.tensor_hooks import observe_gradient
 from watchglass.capture.pytorch.tensors.module_entry import is_open
 from watchglass.capture.pytorch.tensors.running_modules import RunningModules
 from watchglass.capture.saving import Item, Saving
+from watchglass.capture.sketch_pace import is_power_of_two
 from watchglass.record import CapturedRecords, OpenStep
 from watchglass.records import Role
 
@@ -79,7 +80,7 @@ class Float8Casts:
         if not self._port.plan.wants_tag(_TAG):
             return
         self._captures += 1
-        if self._found or self._captures <= _PATIENCE or self._captures & (self._captures - 1) == 0:
+        if self._found or self._captures <= _PATIENCE or is_power_of_two(self._captures):
             self._step = step
             self._leave = READS["to"].listen(self._port.guard, before=self._may_be_observed, after=self._called)
 

@@ -23,6 +23,7 @@ from watchglass.capture.pytorch.training_state import TrainingState
 from watchglass.capture.pytorch.updates.bypassed_optimizer import BypassedOptimizer
 from watchglass.capture.pytorch.updates.noted_parameters import FollowedParameters, NotedParameter
 from watchglass.capture.pytorch.updates.update_counters import optimizer_of
+from watchglass.capture.sketch_pace import is_power_of_two
 from watchglass.record import CapturedRecords
 from watchglass.records import facts
 
@@ -285,10 +286,8 @@ class HandwrittenUpdates:
         self._changes += 1
         if self.found:
             return True
-        # To look for optimizers takes a while: at the first change, the second, the fourth and so on.
-        if self._changes & (self._changes - 1):
-            return False
-        return optimizer_of(self._parameters()) is None
+        # To look for optimizers takes a while.
+        return is_power_of_two(self._changes) and optimizer_of(self._parameters()) is None
 
     def _is_on_device(self) -> bool:
         parameters = self._parameters()
