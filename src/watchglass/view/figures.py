@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from watchglass.errors import UnknownNameError
 from watchglass.records import Finding, Mode, Role, series_name
 from watchglass.run import leaders_of
+from watchglass.view.layer_grids import GRADIENT_NORM, LAYER_FIELDS, layer_grid, layer_names, update_ratio
 from watchglass.view.pictures.colours import COLOURS, shades
 from watchglass.view.pictures.records import Axis, Grid, Line, Lines, Picture
 from watchglass.view.series import Series, line_of, marks_of
@@ -22,11 +22,9 @@ from watchglass.view.series import Series, line_of, marks_of
 if TYPE_CHECKING:
     from watchglass.run import Run
 
-_MAX_COLUMNS, _MAX_ROWS, _MAX_MODELS = 400, 150, 12
+_MAX_MODELS = 12
 #: Most lines with a legend, and most small figures of a page.
 _MAX_LEGEND, _MAX_SCALARS = 12, 24
-#: The colours of gradient norms span at least this many powers of ten.
-_DECADES = 4.0
 #: Scalars that capture records without the script.
 _OURS = {"loss", "accuracy", "gradient_norm", "gradient_norm_before_clip"}
 _STEP = Axis("training step", whole=True)
@@ -51,44 +49,13 @@ def accuracy_figure(run: Run) -> Lines | None:
     return Lines("Accuracy", _STEP, Axis("accuracy", low=0.0, high=1.0, percent=True), lines) if lines else None
 
 
-def gradient_heatmap(run: Run) -> Grid | None:
-    """Norm of every weight's gradient over layers and steps, log10; None when none was captured.
-
-    The first layer is at the top. A cell with a value that is not finite has a separate colour. Weights that are
-    vectors, such as those of normalisation layers, are omitted while their gradients are finite: they have few
-    elements, so their norms are small compared with those of matrices even in a healthy model.
-    """
-    rows = [_GradientRow.of(run, name) for name in layer_names(run, Role.GRADIENT)]
-    rows = [row for row in rows if len(row.norms[0])]
-    rows = [row for row in rows if not row.vector or row.broken] or rows
-    if not rows:
-        return None
-    steps = _thin_columns(
-        np.unique(np.concatenate([row.norms[0] for row in rows])),
-        np.unique(np.concatenate([row.nonfinite[0][row.nonfinite[1] > 0] for row in rows])),
-    )
-    norms = np.stack([_held(row.norms, steps) for row in rows])
-    broken = (np.stack([_held(row.nonfinite, steps) for row in rows]) > 0) | np.isinf(norms)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        logs = np.where(broken, np.nan, np.log10(norms))
-    known = logs[np.isfinite(logs)]
-    high = float(known.max()) if len(known) else 0.0
-    # Only far smaller norms are dark, because layers of a healthy model differ too.
-    low = min(float(known.min()) if len(known) else high, high - _DECADES)
-    cells = np.where(norms == 0, low, logs).astype(np.float32)
-    names = tuple(row.name.removeprefix("gradient/") for row in rows)
-    return Grid(
-        "Gradient norm by layer", _STEP, names, steps.astype(np.float64), cells, low, high, "log10 of the norm", broken
-    )
-
-
 def update_ratio_figure(run: Run) -> Lines | None:
     """Size of each update relative to its weight, rms over rms, one line per layer; None without updates.
 
     The zone between 1e-4 and 1e-1 is the usual range of runs that learn.
     """
     weights = [name.removeprefix("update/") for name in layer_names(run, Role.UPDATE)]
-    ratios = [_ratio(_reduction(run, f"update/{name}", "rms"), _reduction(run, name, "rms")) for name in weights]
+    ratios = [update_ratio(run, name) for name in weights]
     lines = _shaded(zip(weights, ratios, strict=True))
     if not lines:
         return None
@@ -140,8 +107,14 @@ def scalar_figures(run: Run) -> tuple[list[Lines], int]:
     return _aligned(run, made), more
 
 
-def run_figures(run: Run, findings: Sequence[Finding] = ()) -> list[tuple[str, Picture]]:
-    """Every figure that the run has data for, with a caption: how to read it, which part of the run it shows."""
+def run_figures(run: Run, findings: Sequence[Finding] = (), *, layers: bool = True) -> list[tuple[str, Picture]]:
+    """Every figure that the run has data for, with a caption: how to read it, which part of the run it shows.
+
+    Args:
+        run: The run.
+        findings: Findings of rules, for their marks.
+        layers: Also the figures of all layers, whose statistics take the most time to read.
+    """
     models, leaders = run.models, leaders_of(run)
     first = f" Shown: {run.worker().name}, one of {len(run.workers):,} workers." if len(run.workers) > 1 else ""
     curves = first if len(leaders) == 1 else ""
@@ -151,16 +124,15 @@ def run_figures(run: Run, findings: Sequence[Finding] = ()) -> list[tuple[str, P
         (accuracy_figure(run), "Share of correct predictions, as recorded in the run." + curves),
         (learning_rate_figure(run), "Learning rates of the optimizers, as their schedules set them." + first),
         (gradient_norm_figure(run), "Norm of all gradients of a model, as its optimizer used them." + curves),
-        (
-            gradient_heatmap(run),
-            "One row per weight matrix, the first layer at the top. Dark cells: the gradient is close to zero. "
-            "Vectors, such as weights of normalisation layers, are omitted: their gradients are always small." + first,
-        ),
-        (
-            update_ratio_figure(run),
-            "Size of each update relative to its weight. Green: the usual range of runs that learn." + first,
-        ),
     ]
+    if layers:
+        made += [
+            (layer_grid(run), f"{LAYER_FIELDS[GRADIENT_NORM].caption}{first}"),
+            (
+                update_ratio_figure(run),
+                "Size of each update relative to its weight. Green: the usual range of runs that learn." + first,
+            ),
+        ]
     shown = [(caption, figure) for figure, caption in made if figure is not None]
     return list(zip([caption for caption, _ in shown], _aligned(run, [figure for _, figure in shown]), strict=True))
 
@@ -173,34 +145,6 @@ def _aligned(run: Run, figures: Sequence[_Shown]) -> list[_Shown]:
     room = max(0.5, 0.01 * (max(steps) - min(steps)))
     low, high = min(steps) - room, max(steps) + room
     return [replace(figure, x=replace(figure.x, low=low, high=high, whole=True)) for figure in figures]
-
-
-def layer_names(run: Run, role: Role) -> list[str]:
-    """Names of the weights' tensors of a role, by model, then as the layers run; the outermost of very many."""
-    infos = [run.tensor(name).info for name in run.tensor_names(role=role)]
-    infos = [info for info in infos if not info.name.endswith("bias")] or infos
-    infos.sort(key=lambda info: (info.model or 0, info.layer_index < 0, info.layer_index, info.tensor_id))
-    return [str(name) for name in _spread(np.array([info.name for info in infos]), _MAX_ROWS)]
-
-
-class _GradientRow(NamedTuple):
-    """The gradient of one weight over the steps at which it was captured."""
-
-    name: str
-    model: int
-    vector: bool
-    norms: Series
-    nonfinite: Series
-
-    @classmethod
-    def of(cls, run: Run, name: str) -> _GradientRow:
-        info = run.tensor(name).info
-        vector = len(info.shape) == 1
-        return cls(name, info.model or 0, vector, _reduction(run, name, "l2"), _reduction(run, name, "nonfinite"))
-
-    @property
-    def broken(self) -> bool:
-        return bool((self.nonfinite[1] > 0).any() or np.isinf(self.norms[1]).any())
 
 
 def _scalar_names(run: Run) -> list[str]:
@@ -261,45 +205,3 @@ def _stretch_means(run: Run, name: str, worker: str | None = None) -> Series:
     stretches = [stretch for stretch in run.stretches(Mode.EVAL, worker) if name in stretch.means]
     steps = np.array([max(0, stretch.train_step) for stretch in stretches], dtype=np.int64)
     return steps, np.array([stretch.means[name] for stretch in stretches], dtype=np.float64)
-
-
-def _reduction(run: Run, name: str, reduction: str) -> Series:
-    """The course of a statistic; without a row where the tensor was not captured."""
-    try:
-        return run.tensor(name).reductions(reduction, Mode.TRAIN)
-    except UnknownNameError:
-        return np.empty(0, dtype=np.int64), np.empty(0)
-
-
-def _ratio(above: Series, below: Series) -> Series:
-    """Quotient at the steps that both series have, where it is positive."""
-    steps, first, second = np.intersect1d(above[0], below[0], return_indices=True)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        values = above[1][first] / below[1][second]
-    good = np.isfinite(values) & (values > 0)
-    return steps[good], values[good]
-
-
-def _held(series: Series, steps: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """The values of a series at ``steps``. NaN before its first step and after its last.
-
-    Between two of its own steps, which are others where models take turns, it has the value of the one before.
-    """
-    if not len(series[0]):
-        return np.full(len(steps), np.nan)
-    place = np.searchsorted(series[0], steps, side="right") - 1
-    return np.where((place < 0) | (steps > series[0][-1]), np.nan, series[1][np.maximum(place, 0)])
-
-
-def _thin_columns(steps: npt.NDArray[Any], broken: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Evenly spread columns of a heatmap, and enough broken ones to keep every broken range."""
-    if len(steps) <= _MAX_COLUMNS:
-        return steps
-    return np.union1d(_spread(steps, _MAX_COLUMNS), _spread(broken, _MAX_COLUMNS // 4))
-
-
-def _spread(values: npt.NDArray[Any], limit: int) -> npt.NDArray[Any]:
-    """At most ``limit`` of the values, the first and the last among them."""
-    if len(values) > limit:
-        values = values[np.unique(np.linspace(0, len(values) - 1, limit).round().astype(int))]
-    return values

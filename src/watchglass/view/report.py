@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from watchglass.records import Diagnosis, Finding, RankedCause, RuleStatus, Status, Verdict, count
-from watchglass.view.capture_cost import capture_lines
-from watchglass.view.failure import failure_lines
+from watchglass.records import Verdict
 from watchglass.view.figures import run_figures, scalar_figures
 from watchglass.view.output_file import check_output_path, write_whole
-from watchglass.view.page import figures_html, page, section, table_html
-from watchglass.view.pictures import Lines, picture_html
-from watchglass.view.settings import setting_rows
-from watchglass.view.text import duration, escaped, number, percent
-from watchglass.view.time_figures import duration_rows, time_figures, usage_rows
-from watchglass.view.time_tables import code_tables
-from watchglass.view.verdict import tone
-from watchglass.view.verdict_sentences import chain, closing, examined, findings_of, headline, since
+from watchglass.view.page import figures_html, page, section
+from watchglass.view.sections import (
+    diagnoses_html,
+    facts_html,
+    findings_html,
+    scalars_html,
+    settings_html,
+    statuses_html,
+    summary_html,
+    time_tables_html,
+)
+from watchglass.view.text import escaped
+from watchglass.view.time_figures import time_figures
 
 if TYPE_CHECKING:
     from watchglass.run import Run
-
-_SYMBOLS = {"error": "✖", "warning": "▲", "info": "●", "": "✔"}
-
-#: Most rows of the findings table; a reader does not go through more of them one by one.
-_MAX_FINDINGS = 500
-#: Evidence of at most this many sentences is shown unfolded.
-_OPEN_EVIDENCE = 6
 
 
 def write_report(run: Run, verdict: Verdict, path: str | os.PathLike[str], *, replace: bool = False) -> int:
@@ -75,142 +70,15 @@ def render_report(run: Run, verdict: Verdict) -> str:
     whose = f", {escaped(run.worker().name)}" if len(run.workers) > 1 else ""
     body = "".join(
         (
-            _summary(run, verdict),
-            *section("Diagnoses", [_diagnosis(item, verdict) for item in verdict.diagnoses]),
+            summary_html(run, verdict),
+            *section("Diagnoses", diagnoses_html(verdict)),
             *section("Figures", figures_html(run_figures(run, verdict.findings))),
-            *section(f"Saved by the script{whose}", _scalars(*scalar_figures(run))),
-            *section("Time", [*figures_html(times), *_time_tables(run)]),
-            *section("Findings", [_findings_table(verdict.findings)] if verdict.findings else []),
-            *section("Rules", [_statuses_table(verdict.statuses)] if verdict.statuses else []),
-            *section("Settings", _settings(run)),
-            *section("Run", [_facts_table(run, verdict)]),
+            *section(f"Saved by the script{whose}", scalars_html(*scalar_figures(run))),
+            *section("Time", [*figures_html(times), *time_tables_html(run)]),
+            *section("Findings", [findings_html(verdict.findings)] if verdict.findings else []),
+            *section("Rules", [statuses_html(verdict.statuses)] if verdict.statuses else []),
+            *section("Settings", settings_html(run)),
+            *section("Run", [facts_html(run, verdict)]),
         )
     )
     return page(title, body)
-
-
-def _summary(run: Run, verdict: Verdict) -> str:
-    severity = tone(verdict)
-    shown = (*(text for _, text in failure_lines(verdict)), *closing(verdict), *(str(seam) for seam in run.seams))
-    lines = "".join(f"<li>{escaped(line)}</li>" for line in shown)
-    return (
-        f'<header class="{severity or "healthy"}"><p class="brand">watchglass</p>'
-        f"<h1><span aria-hidden='true'>{_SYMBOLS[severity]}</span> {escaped(headline(verdict))}</h1>"
-        f'<p class="path">{escaped(verdict.run)}</p><ul class="facts">{lines}</ul></header>'
-    )
-
-
-def _diagnosis(diagnosis: Diagnosis, verdict: Verdict) -> str:
-    causes = "".join(f"<li>{_cause(ranked, rank)}</li>" for rank, ranked in enumerate(diagnosis.causes, 1))
-    parts = [
-        f'<article class="{diagnosis.severity.value}"><h3>{escaped(diagnosis.headline)}</h3><dl>',
-        f"<dt>First in</dt><dd><code>{escaped(diagnosis.subject)}</code></dd>" if diagnosis.subject else "",
-        f"<dt>Since</dt><dd>{escaped(since(diagnosis, verdict))}</dd>",
-        f"<dt>Likely causes</dt><dd><ol class='causes'>{causes}</ol></dd>" if causes else "",
-        _listed("Symptoms, in order", chain(findings_of(diagnosis, verdict)), "ol"),
-        _listed("What to try", diagnosis.what_to_try, "ul"),
-        "</dl></article>",
-    ]
-    return "".join(parts)
-
-
-def _cause(ranked: RankedCause, rank: int) -> str:
-    """A cause with the evidence for and against it, collapsed if it is long."""
-    cause = ranked.cause
-    opened = " open" if len(ranked.evidence) + len(ranked.against) <= _OPEN_EVIDENCE else ""
-    evidence = "".join(
-        f"<p>{title}</p><ul>{''.join(f'<li>{escaped(line)}</li>' for line in lines)}</ul>"
-        for title, lines in (("Evidence for", ranked.evidence), ("Evidence against", ranked.against))
-        if lines
-    )
-    parts = [
-        f"<b>{escaped(cause.title)}</b> <span class='score'>{percent(ranked.score)}, from step {ranked.step} on</span>",
-        f"<br>{escaped(cause.explanation)}" if cause.explanation else "",
-        f"<details{opened}><summary>Evidence</summary>{evidence}</details>" if evidence else "",
-        f"<p class='if-so'>If so: {escaped(ranked.what_to_try[0])}</p>" if rank > 1 and ranked.what_to_try else "",
-        f"<small>Source: {escaped(cause.source)}</small>" if cause.source else "",
-    ]
-    return "".join(parts)
-
-
-def _listed(title: str, lines: Sequence[str], kind: str) -> str:
-    if not lines:
-        return ""
-    return f"<dt>{title}</dt><dd><{kind}>{''.join(f'<li>{escaped(line)}</li>' for line in lines)}</{kind}></dd>"
-
-
-def _time_tables(run: Run) -> list[str]:
-    """Durations of steps, and, folded, modules, operators of profiled steps and the metrics of machines."""
-    durations, usage = duration_rows(run), usage_rows(run)
-    head = ("steps", "number", "in total", "mean", "median", "99th percentile", "longest", "at step")
-    tables = [table_html(head, durations)] if durations else []
-    tables += [f"<details><summary>{title}</summary>{table}</details>" for title, table in code_tables(run)]
-    if usage:
-        rows = [tuple(map(escaped, row)) for row in usage]
-        table = table_html(("metric", "mean", "95th percentile", "maximum"), rows)
-        tables.append(f"<details><summary>All metrics of the machine</summary>{table}</details>")
-    return tables
-
-
-def _scalars(figures: Sequence[Lines], more: int) -> Sequence[str]:
-    """Small figures side by side."""
-    if not figures:
-        return ()
-    note = f"<p>{count(more, 'further series', 'further series')}; run.scalars(name) returns them.</p>" if more else ""
-    parts = "".join(map(picture_html, figures))
-    return (f'<div class="small">{parts}</div>', note)
-
-
-def _settings(run: Run) -> Sequence[str]:
-    command = f"<code>{escaped(' '.join(run.manifest.command))}</code>"
-    rows = [(name, escaped(text)) for name, text in setting_rows(run)]
-    return (table_html((), [("Command", command), *rows]),)
-
-
-def _findings_table(findings: Sequence[Finding]) -> str:
-    rows = [
-        (
-            f'<span class="tag {finding.severity.value}">{finding.severity.value}</span>',
-            escaped(finding.rule),
-            f"{finding.step}" if finding.last_step == finding.step else f"{finding.step} to {finding.last_step}",
-            escaped(finding.mode.name),
-            escaped(finding.worker or "all workers"),
-            "".join(f"<code>{escaped(name)}</code> " for name in finding.tensors[:3])
-            + (f"and {len(finding.tensors) - 3} more" if len(finding.tensors) > 3 else ""),
-            escaped(number(finding.value)),
-            escaped(number(finding.limit)),
-            escaped(finding.message),
-        )
-        for finding in findings[:_MAX_FINDINGS]
-    ]
-    left_out = len(findings) - len(rows)
-    note = f"<p>{left_out} more are in the run; watchglass check --format json lists them all.</p>" if left_out else ""
-    head = ("severity", "rule", "steps", "mode", "worker", "tensors", "value", "limit", "finding")
-    return f'<div class="findings">{table_html(head, rows)}</div>{note}'
-
-
-def _statuses_table(statuses: Sequence[RuleStatus]) -> str:
-    words = {Status.STARVED: "its data was not captured", Status.NOT_APPLICABLE: "does not apply to this run"}
-    rows = [
-        (escaped(item.rule), escaped(item.status.value), escaped(item.reason or words.get(item.status, "")))
-        for item in statuses
-    ]
-    return table_html(("rule", "status", "reason"), rows)
-
-
-def _facts_table(run: Run, verdict: Verdict) -> str:
-    import time
-
-    manifest = run.manifest
-    created = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(manifest.created_ns / 1e9))
-    rows = [
-        ("Run", f"<code>{escaped(manifest.run_id)}</code>"),
-        ("Started", escaped(created)),
-        ("Length", escaped(duration(verdict.seconds))),
-        ("Training steps", escaped(f"{verdict.train_steps:,}{examined(verdict)}")),
-        ("Attempts and workers", f"{len(run.attempts)} and {len(run.workers)}"),
-        ("Written by", f"watchglass {escaped(manifest.version)}, format {manifest.format[0]}.{manifest.format[1]}"),
-        *(("Capture", escaped(line)) for line in capture_lines(verdict.capture)),
-        *(("Damaged", escaped(str(problem))) for problem in run.problems),
-    ]
-    return table_html((), rows)

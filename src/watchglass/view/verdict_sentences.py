@@ -97,13 +97,35 @@ def _after(verdict: Verdict) -> str:
     return f"after {count(verdict.train_steps, 'training step')}" if verdict.train_steps else "before its first step"
 
 
-def closing(verdict: Verdict, options: Sequence[str] = (), *, brief: bool = False) -> Iterator[str]:
+def silent_rules(verdict: Verdict) -> dict[str, list[str]]:
+    """The rules without an answer, by what became of them: ``{"1 rule failed": ["Mine failed: division by zero"]}``.
+
+    Empty for runs without data, of which rules would only repeat that there was none.
+    """
+    found = {}
+    for status, words in _SILENCE.items() if _has_data(verdict) else ():
+        rules = [each for each in verdict.statuses if each.status is status]
+        if rules:
+            found[f"{count(len(rules), 'rule')} {words}"] = [
+                f"{printable(each.rule)} {words}: {printable(each.reason) or 'no reason given'}" for each in rules
+            ]
+    return found
+
+
+def _has_data(verdict: Verdict) -> bool:
+    return verdict.status != "unreadable" and verdict.train_steps > 0
+
+
+def closing(
+    verdict: Verdict, options: Sequence[str] = (), *, brief: bool = False, reasons: bool = True
+) -> Iterator[str]:
     """The lines below the diagnoses: metrics, length, rules that could not be evaluated, cost.
 
     Args:
         verdict: The verdict.
         options: Options with which ``check`` evaluates the same rules, ``["--rules", "llm"]``.
         brief: Only what a reader of a terminal has to know: results, what limits the verdict, records that are missing.
+        reasons: Also those of :func:`silent_rules`, unless they are told elsewhere.
     """
     yield from _ended_early(verdict)
     yield from model_lines(verdict, brief=brief)
@@ -112,7 +134,7 @@ def closing(verdict: Verdict, options: Sequence[str] = (), *, brief: bool = Fals
         yield metrics
     if verdict.problems:
         yield f"not readable: {printable(verdict.problems[0])}" + _more(len(verdict.problems) - 1)
-    if verdict.status == "unreadable" or not verdict.train_steps:  # rules would only repeat that there was no data
+    if not _has_data(verdict):
         return
     if verdict.unjudged and verdict.status != "not judged":
         yield f"little could be evaluated: {printable(verdict.unjudged)}"
@@ -125,8 +147,8 @@ def closing(verdict: Verdict, options: Sequence[str] = (), *, brief: bool = Fals
         stated = reservations(verdict)
         yield from capture_lines({k: v for k, v in verdict.capture.items() if k not in stated}, brief=True)
         return
-    for status in silent:
-        yield f"{printable(status.rule)} {_SILENCE[status.status]}: {printable(status.reason) or 'no reason given'}"
+    for lines in silent_rules(verdict).values() if reasons else ():
+        yield from lines
     curable: dict[str, list[str]] = {}
     for status in verdict.statuses:
         if status.status is Status.NOT_APPLICABLE and CURE in status.reason:

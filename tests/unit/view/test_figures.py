@@ -7,12 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from watchglass.records import Mode, Verdict
+from watchglass.records import Mode, Role, Verdict
 from watchglass.run import Run, open_run
 from watchglass.testing import RunBuilder, Step, build_run
 from watchglass.view.figures import (
     accuracy_figure,
-    gradient_heatmap,
     gradient_norm_figure,
     learning_rate_figure,
     loss_figure,
@@ -20,6 +19,7 @@ from watchglass.view.figures import (
     scalar_figures,
     update_ratio_figure,
 )
+from watchglass.view.layer_grids import LAYER_FIELDS, layer_grid
 from watchglass.view.pictures import Line, Lines, picture_html
 from watchglass.view.series import line_of
 
@@ -53,7 +53,7 @@ def test_accuracy_by_mode(sick_run: Run) -> None:
 
 
 def test_heatmap_has_layers_in_order_and_marks_what_is_not_finite(sick_run: Run) -> None:
-    grid = gradient_heatmap(sick_run)
+    grid = layer_grid(sick_run)
     assert grid is not None
     assert grid.rows == ("conv1.weight", "conv2.weight", "<img src=x onerror=alert(1)>.weight", "head.weight")
     assert grid.cells.shape == (4, 60)
@@ -77,7 +77,7 @@ def test_a_run_of_one_step_and_a_gradient_of_zero(tmp_path: Path) -> None:
     step = Step(scalars={"loss": 0.0}, statistics={"gradient/fc.weight": np.zeros((2, 2), np.float32)})
     run = open_run(build_run(tmp_path / "run", [step]))
     assert [figure.title for _, figure in run_figures(run)] == ["Loss", "Gradient norm by layer"]
-    grid = gradient_heatmap(run)
+    grid = layer_grid(run)
     assert grid is not None
     assert np.isfinite(grid.cells).all()
 
@@ -155,7 +155,7 @@ def test_of_models_that_take_turns_each_row_has_its_own_steps_and_what_lies_betw
         )
         for n, names in ((n, (("a", "b"), ("model_2.a",))[n % 2]) for n in range(8))
     ]
-    grid = gradient_heatmap(open_run(build_run(tmp_path / "run", steps)))
+    grid = layer_grid(open_run(build_run(tmp_path / "run", steps)))
     assert grid is not None
     assert list(grid.columns) == list(range(8))
     known = np.isfinite(grid.cells)
@@ -171,7 +171,7 @@ def test_healthy_normalisation_layers_are_not_drawn_as_if_nothing_arrived(tmp_pa
 
     rows = []
     for name, broken in (("healthy", 0.0), ("broken", np.nan)):
-        grid = gradient_heatmap(open_run(build_run(tmp_path / name, [step(broken)] * 3)))
+        grid = layer_grid(open_run(build_run(tmp_path / name, [step(broken)] * 3)))
         assert grid is not None
         rows.append(grid.rows)
     assert rows == [("fc.weight",), ("fc.weight", "norm.weight")]
@@ -179,7 +179,7 @@ def test_healthy_normalisation_layers_are_not_drawn_as_if_nothing_arrived(tmp_pa
 
 def test_layers_of_a_healthy_model_differ_little_in_colour(tmp_path: Path) -> None:
     layers = {f"gradient/{name}.weight": np.full((4, 4), size) for name, size in (("a", 1.0), ("b", 0.1))}
-    grid = gradient_heatmap(open_run(build_run(tmp_path / "run", [Step({"loss": 1.0}, statistics=layers)])))
+    grid = layer_grid(open_run(build_run(tmp_path / "run", [Step({"loss": 1.0}, statistics=layers)])))
     assert grid is not None
     assert grid.high - grid.low == pytest.approx(4.0)
 
@@ -224,3 +224,29 @@ def test_of_very_many_numbers_the_rest_is_counted(tmp_path: Path) -> None:
     step = Step({"loss": 1.0, **{f"metric_{n}": 1.0 for n in range(30)}})
     figures, more = scalar_figures(open_run(build_run(tmp_path / "run", [step] * 3)))
     assert (len(figures), more) == (24, 6)
+
+
+@pytest.mark.parametrize("field", LAYER_FIELDS)
+def test_a_grid_of_layers_shows_what_the_run_recorded(sick_run: Run, field: str) -> None:
+    grid = layer_grid(sick_run, field)
+    if LAYER_FIELDS[field].role is Role.OUTPUT:
+        assert grid is None  # no outputs were captured
+        return
+    assert grid is not None
+    assert grid.rows[-1] == "head.weight"
+    weight = sick_run.tensor("head.weight").reductions("rms")[1]
+    expected = {
+        "gradient.l2": sick_run.tensor("gradient/head.weight").reductions("l2")[1],
+        "update.ratio": sick_run.tensor("update/head.weight").reductions("rms")[1] / weight,
+        "weight.l2": sick_run.tensor("head.weight").reductions("l2")[1],
+    }[field]
+    np.testing.assert_allclose(grid.cells[-1], np.log10(expected), rtol=1e-5)
+
+
+def test_shares_of_zeros_are_not_logarithms(tmp_path: Path) -> None:
+    half = np.array([[0.0, 1.0]], np.float32)
+    run = open_run(build_run(tmp_path / "run", [Step({"loss": 1.0}, statistics={"a.output": half})] * 3))
+    grid = layer_grid(run, "output.zeros")
+    assert grid is not None
+    assert (grid.cells == 0.5).all()
+    assert (grid.low, grid.high) == (0.0, 1.0)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from watchglass.errors import InvalidValueError, RunExistsError, StoreError
-from watchglass.records import Verdict
+from watchglass.records import RuleStatus, Status, Verdict
 from watchglass.run import Run, open_run
 from watchglass.testing import RunBuilder, Step, build_run
 from watchglass.view import check_report_path, render_report, write_report
@@ -105,6 +105,14 @@ def test_it_says_what_where_since_when_why_and_what_to_try(page: Page) -> None:
         "capture cost at most 55 ms of 6.6 s (0.83 %)",
     ):
         assert expected in text
+
+
+def test_rules_without_an_answer_are_one_line_that_unfolds(sick_run: Run, sick_verdict: Verdict) -> None:
+    starved = tuple(RuleStatus(f"Rule{number}", Status.STARVED, "no data") for number in range(9))
+    text = render_report(sick_run, replace(sick_verdict, statuses=starved))
+    head = text.split("<header")[1].split("</header>")[0]
+    assert "<summary>9 rules could not be evaluated</summary>" in head
+    assert head.count("could not be evaluated: no data") == 9 == head.split("<details>")[1].count("<li>Rule")
 
 
 def test_it_has_a_figure_for_everything_recorded(page: Page) -> None:
