@@ -22,7 +22,7 @@ from watchglass.records import PHASE_NAMES, Finding, Mode, Severity
 from watchglass.rules import Rule, build_rule
 from watchglass.run import Run, step_times
 from watchglass.testing.rule_suite import shown
-from watchglass.view.plot import COLOURS, thin
+from watchglass.view.pictures.colours import COLOURS
 
 Points = Sequence[tuple[float, float]]
 
@@ -183,8 +183,16 @@ def _milliseconds(run: Run) -> Sequence[Points]:
 
 
 def _thinned(at: npt.NDArray[Any], values: npt.NDArray[np.float64]) -> Points:
-    at, values = thin(at, values, _MOST_POINTS)
-    return list(zip(at.astype(float).tolist(), values.astype(float).tolist(), strict=True))
+    """At most about 200 points: of each stretch the lowest, the highest and one that is not finite."""
+    keep = {0, len(at) - 1} if len(at) > _MOST_POINTS else set(range(len(at)))
+    for begin, end in pairwise(np.linspace(0, len(at), _MOST_POINTS // 3 + 1).astype(int).tolist()):
+        finite = begin + np.flatnonzero(np.isfinite(values[begin:end]))
+        if len(finite):
+            keep |= {int(finite[values[finite].argmin()]), int(finite[values[finite].argmax()])}
+        if len(finite) < end - begin:
+            keep.add(begin + int(np.flatnonzero(~np.isfinite(values[begin:end]))[0]))
+    places = sorted(keep)
+    return list(zip(at[places].astype(float).tolist(), values[places].astype(float).tolist(), strict=True))
 
 
 def _course(run: Run, metric: str) -> Sequence[Points]:
