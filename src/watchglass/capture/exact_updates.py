@@ -7,7 +7,6 @@ import weakref
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from watchglass.capture.arrays import Arrays
 from watchglass.capture.module_places import ParameterPlace
 from watchglass.capture.out_of_memory import is_out_of_memory
 from watchglass.capture.port import Port
@@ -44,8 +43,8 @@ class Updates:
     copied, and its statistics are marked as sampled. For the training thread.
     """
 
-    def __init__(self, port: Port, saving: Saving, arrays: Arrays) -> None:
-        self._port, self._saving, self._arrays = port, saving, arrays
+    def __init__(self, port: Port, saving: Saving) -> None:
+        self._port, self._saving = port, saving
         self._rotation: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         # By the parameter's identity: memory that is used again, since fresh pages cost more than the copying.
         self._copies: dict[int, tuple[weakref.ref[Any], _CopyMemory]] = {}
@@ -86,7 +85,7 @@ class Updates:
                 continue
             # The optimizer may have replaced its memory.
             values = self._saving.readable(item)
-            sample = None if values is None else self._arrays.copy(values, stride=stride)
+            sample = None if values is None else self._saving.arrays_of(values).copy(values, stride=stride)
             if sample is not None and sample.shape == old.shape:
                 items.append(item._replace(tensor=sample, before=old, whole=item.tensor, sampled=True))
         if items and not self._saving.save_all(records, Role.UPDATE, items):
@@ -102,7 +101,7 @@ class Updates:
         values = self._saving.readable(item) if self._saving.keep(Role.UPDATE, item) is not None else None
         if values is None:
             return None
-        about = self._arrays.describe(values)
+        about = self._saving.arrays_of(values).describe(values)
         stride = 1 if about.nbytes <= bound else _sample_stride(about.shape, about.itemsize, bound)
         if not stride:
             return None
@@ -138,7 +137,7 @@ class Updates:
 
     def _copy(self, wanted: _WantedCopy) -> Any:
         known, parameter = self._memory_of(wanted), wanted.item.tensor
-        copy = self._arrays.copy(wanted.values, known, stride=wanted.memory.alike[3])
+        copy = self._saving.arrays_of(wanted.values).copy(wanted.values, known, stride=wanted.memory.alike[3])
         if copy is not None and known is None:
             self._drop(id(parameter))
             memory = wanted.memory._replace(copy=copy)

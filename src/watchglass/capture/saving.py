@@ -59,6 +59,10 @@ class Saving:
         # Kinds of tensors that memory ran out for.
         self._given_up: set[Role] = set()
 
+    def arrays_of(self, tensor: Any) -> Arrays:
+        """Who reads a tensor."""
+        return self._arrays or arrays_of(tensor)
+
     def keep(self, role: Role, item: Item) -> Keep | None:
         """The form in which a tensor is kept at this step, None for none."""
         return None if role in self._given_up else self._plan.keep(item.name, role, item.place, item.tags)
@@ -111,7 +115,7 @@ class Saving:
         keeps: Mapping[str, Keep | None],
     ) -> list[int]:  # fmt: skip
         # Runs for every tensor of a captured step: known answers are looked up here.
-        arrays, known = self._arrays or arrays_of(items[0].tensor), self._ids[role]
+        arrays, known = self.arrays_of(items[0].tensor), self._ids[role]
         ids: list[int] = []
         together: dict[Any, tuple[list[int], list[Any], list[Any]]] = {}
         kind: Any = None
@@ -162,7 +166,7 @@ class Saving:
     def readable(self, item: Item) -> Any:
         """A tensor's values; None, and a warning the first time, where they cannot be read."""
         try:
-            return (self._arrays or arrays_of(item.tensor)).values(item.tensor)
+            return self.arrays_of(item.tensor).values(item.tensor)
         except Exception as error:
             self._unread(item, error)
             return None

@@ -14,6 +14,7 @@ from watchglass.capture.arrays import NumPyArrays, Read
 from watchglass.capture.exact_updates import Updates
 from watchglass.capture.input_sketches import LIMIT, Sample, hash_of, table_positions
 from watchglass.capture.module_places import ParameterPlace, Place
+from watchglass.capture.parameters import LateGradients, Parameters
 from watchglass.capture.pytorch.saving.reduce import PyTorchArrays
 from watchglass.capture.saving import Item, Saving
 from watchglass.capture.update_samples import SampledParameter, UpdateSamples, settings_of
@@ -157,6 +158,33 @@ def test_the_sample_of_an_update_has_the_same_numbers_whoever_read_them(member: 
     assert found[1].cosine_previous == (1.0,)
 
 
+@pytest.mark.parametrize("broken", [False, True])
+def test_parameters_and_gradients_are_saved_alike_by_whoever_reads_them(
+    member: tuple[Arrays, Any], tmp_path: Path, broken: bool
+) -> None:
+    arrays, make = member
+    places = [ParameterPlace(f"layer.{leaf}", leaf, Place("layer", "Layer", 0)) for leaf in ("kernel", "bias")]
+    weights, gradients = [make([[1.0, 2.0]]), make([3.0])], [make([[3.0, 0.0]]), make([np.inf if broken else 4.0])]
+    owner = Owner()
+    with Hook(tmp_path / "run", strict=True, save_interval=1, collections=["all"]) as hook, hook.step("train"):
+        records = hook.port.records.current()
+        saved = Parameters(hook.port, Saving(hook.port.plan, hook.port.ids, hook.port.cost, arrays))
+        named = [(each, place.name, place) for each, place in zip(weights, places, strict=True)]
+        saved.before_update(records, owner, named)
+        found = [(each, place.name, place) for each, place in zip(gradients, places, strict=True)]
+        rows = saved.gradients(records, found, 1.0)
+        assert rows is not None
+        bad = saved.norm(records, rows, [place.name for place in places])
+        saved.updates.save(records)
+        assert (bad.bad() if isinstance(bad, LateGradients) else bad) == (["layer.bias"] if broken else [])
+    run = open_run(tmp_path / "run")
+    kinds = ("layer.kernel", "layer.bias")
+    both = {f"{of}/{kind}" for of in ("gradient", "update") for kind in kinds}
+    assert set(run.tensor_names()) == {*kinds, *both, "gradient_norm"}
+    assert {run.tensor(name).info.role for name in kinds} == {Role.WEIGHT, Role.BIAS}
+    assert run.scalars("gradient_norm")[1].tolist() == [np.inf if broken else 5.0]
+
+
 class Owner:
     """Stands for an optimizer."""
 
@@ -170,7 +198,7 @@ def test_updates_are_exact_and_those_that_do_not_fit_take_turns_or_are_sampled(t
     settings: dict[str, Any] = {"collections": ["updates"], "capture_memory_bytes": 200}
     with Hook(tmp_path / "run", strict=True, save_interval=1, **settings) as hook:
         saving = Saving(hook.port.plan, hook.port.ids, hook.port.cost, arrays)
-        updates = Updates(hook.port, saving, arrays)
+        updates = Updates(hook.port, saving)
         for _ in range(3):
             with hook.step("train"):
                 records = hook.port.records.current()

@@ -79,7 +79,7 @@ class PyTorchAdapter:
         saving = Saving(port.plan, port.ids, port.cost, arrays)
         port.on_finished.append(lambda step: arrays.on_device(port.cost).send())
         self._capture = ModuleCapture(port, self._current.models, saving, self._current.events)
-        self._readings = ParameterReader(port, self._current.models, saving, arrays)
+        self._readings = ParameterReader(port, self._current.models, saving)
         self.fast_path = FastPath(self._current, self._readings)
         self._calls = self.fast_path.ahead.full = RootCalls(self._current, self._capture, self.fast_path)
         self._hidden = HiddenForwards(self._current, self._capture)

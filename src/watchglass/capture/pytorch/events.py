@@ -17,8 +17,8 @@ from torch.optim import Optimizer
 
 from watchglass.capture.module_places import ParameterPlace, Place
 from watchglass.capture.out_of_memory import is_out_of_memory, report_exhaustion
+from watchglass.capture.parameters import LateGradients
 from watchglass.capture.pytorch.graph.autograd_graph import BackwardStart
-from watchglass.capture.pytorch.saving.late_gradients import LateGradients
 from watchglass.record import CapturedRecords, Forward, OpenStep, Readback
 
 _Told = TypeVar("_Told")

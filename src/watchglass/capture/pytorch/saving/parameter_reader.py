@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
-import re
 import time
 import weakref
 from dataclasses import replace
@@ -15,28 +13,20 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from watchglass.capture.arrays import Arrays
-from watchglass.capture.deferred_values import DeferredNumbers
-from watchglass.capture.exact_updates import Updates
 from watchglass.capture.initialization import initialization
 from watchglass.capture.module_places import ParameterPlace
 from watchglass.capture.norm_interval import NormInterval
+from watchglass.capture.parameters import LateGradients, Parameters, items_of
 from watchglass.capture.port import Port
 from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.module_tree import described, parameters_of, type_name
-from watchglass.capture.pytorch.saving.late_gradients import LateGradients
 from watchglass.capture.pytorch.saving.reduce import is_plain, plain, share_threads, summaries, symmetry_of, version_of
-from watchglass.capture.saving import Item, Saving
+from watchglass.capture.saving import Saving
 from watchglass.config import chosen_facts
 from watchglass.record import CapturedRecords, DeferredFact, OpenStep
-from watchglass.records import SCALARS, STATISTIC_FIELDS, STATISTICS, Role, TensorInfo, facts, series_name
+from watchglass.records import Role, facts
 from watchglass.stats import Rows
-
-#: Also ``in_proj_bias`` of attention and ``bias_hh_l0`` of recurrent modules.
-_BIAS = re.compile("(^|_)bias(_|$)")
-_NAN, _POSINF, _NEGINF = (STATISTIC_FIELDS.index(name) for name in ("nan", "posinf", "neginf"))
-_L2 = STATISTIC_FIELDS.index("l2")
 
 _Parameters = list[tuple[Tensor, str, ParameterPlace]]
 
@@ -44,29 +34,26 @@ _Parameters = list[tuple[Tensor, str, ParameterPlace]]
 class _Known:
     """The parameters of an optimizer, with data that is the same at every step."""
 
-    __slots__ = ("biases", "ids", "models", "numbers", "rows", "weights")
+    __slots__ = ("ids", "items", "models", "numbers", "rows")
 
     def __init__(self, optimizer: Optimizer, models: int, rows: _Parameters) -> None:
         self.ids = list(map(id, parameters_of(optimizer)))  #: Identities of all its parameters.
         self.models = models  #: How often a model had been added.
         self.numbers = {row[2].place.model or 0 for row in rows}  #: Of the models that have any of them.
         self.rows = rows  #: Those that belong to a known model.
-        #: The same as items to be saved, without biases.
-        self.weights = [_item(*row) for row in rows if not is_bias(row[2])]
-        self.biases = [_item(*row) for row in rows if is_bias(row[2])]  #: The biases.
+        self.items = items_of(rows)  #: The same as items to be saved.
 
 
 class ParameterReader:
     """Reads the parameters of an optimizer before and after its step."""
 
-    def __init__(self, port: Port, models: Models, saving: Saving, arrays: Arrays) -> None:
+    def __init__(self, port: Port, models: Models, saving: Saving) -> None:
         self._port = port
-        self._saving = saving
+        self._saved = Parameters(port, saving)
         self._models = models
         self._known: weakref.WeakKeyDictionary[Optimizer, _Known] = weakref.WeakKeyDictionary()
         self._stale: dict[int, tuple[weakref.ref[Tensor], int]] = {}
-        #: Of the weights that were read last.
-        self.updates = Updates(port, saving, arrays)
+        self.updates = self._saved.updates  #: Of the weights that were read last.
         #: How often the total gradient norm is taken in addition to captured steps.
         self.norm_pace = NormInterval(port.plan, port.limits.norm_share, port.limits.norm_interval)
         self._described: weakref.WeakSet[Optimizer] = weakref.WeakSet()
@@ -146,18 +133,13 @@ class ParameterReader:
             fresh: This step's gradients.
             scale: Factor of a scaler, or None.
         """
-        items = [_item(gradient, f"gradient/{name}", place) for gradient, name, place in fresh]
-        saved = self._saving.save_all(step.records, Role.GRADIENT, items, scale)
-        rows = step.records.rows[STATISTICS][-1].values if saved and step.records.rows[STATISTICS] else None
-        return rows if isinstance(rows, np.ndarray) and len(rows) == len(fresh) else None
+        rows = self._saved.gradients(step.records, fresh, scale)
+        return rows if isinstance(rows, np.ndarray) else None
 
     def weights(self, step: OpenStep, optimizer: Optimizer) -> None:
         """Record statistics of weights before the update, and copy those whose update is to be recorded."""
         known = self._known_of(optimizer, again=True)
-        self._saving.save_all(step.records, Role.WEIGHT, known.weights)
-        self._saving.save_all(step.records, Role.BIAS, known.biases)
-        if self._port.plan.wants(Role.UPDATE):
-            self.updates.take(step.records, optimizer, [row for row in known.rows if row[0].requires_grad])
+        self._saved.before_update(step.records, optimizer, known.rows, known.items, lambda each: each.requires_grad)
 
     def norm(
         self, records: CapturedRecords, fresh: _Parameters, scale: Any, known: Rows | None = None, model: int = 0
@@ -186,11 +168,7 @@ class ParameterReader:
             if any(not gradient.is_cpu for gradient in gradients):
                 return self._norm_on_device(records, gradients, names, scale, sharded, model)
             table = summaries(gradients, scale=scale, histograms=False)[0]
-        total, bad = math.sqrt(float(table[:, _L2] @ table[:, _L2])), []
-        if table[:, _NAN : _NEGINF + 1].any():
-            bad = [names[int(index)] for index in np.flatnonzero(table[:, _NAN : _NEGINF + 1].any(axis=1))]
-            total = math.nan if table[:, _NAN].any() else math.inf
-        self._add_norm(records, total, sharded, model)
+        bad = self._saved.norm(records, table, names, sharded=sharded, model=model)
         self.norm_pace.took(time.perf_counter_ns() - started)
         return bad
 
@@ -217,24 +195,11 @@ class ParameterReader:
             wider = torch.float32 if dtype in (torch.float16, torch.bfloat16) else None
             norm = torch.stack(torch._foreach_norm(there, 2, wider)).float()
             total = torch.linalg.vector_norm(norm)
-            self._add_norm(records, DeviceRows(total if scale is None else total / scale.to(device)), sharded, model)
+            self._saved.add_norm(
+                records, DeviceRows(total if scale is None else total / scale.to(device)), sharded, model
+            )
             norms.append((DeviceRows(norm), indices))
         return LateGradients(norms, names)
-
-    def _add_norm(self, records: CapturedRecords, norm: Any, sharded: bool, model: int) -> None:
-        """Record the norm of one optimizer's gradients; with those of others of the model it becomes one norm."""
-        scalars, name = records.rows[SCALARS], series_name("gradient_norm", model)
-        known_id = self._port.ids.known(name)
-        for at, (tensor_id, weight, known) in enumerate(scalars):
-            if tensor_id == known_id:
-                scalars[at] = (tensor_id, weight, joined_norm(known, norm))
-                return
-        if sharded:
-            self._port.ids.of(
-                name,
-                lambda: TensorInfo(0, name, Role.METRIC, dtype="float64", placement="partial", model=model),
-            )
-        self._port.add_scalar(records, "gradient_norm", norm, Role.METRIC, model=model)
 
     def quick_norm(self, optimizer: Optimizer, records: CapturedRecords) -> bool:
         """Record the norm of a step that is not open; False where a gradient is not finite."""
@@ -288,21 +253,3 @@ class ParameterReader:
             if tree.number in new and tree.owner is not None:
                 about_model = replace(described((tree,)), roots=(type_name(tree.owner),), model=tree.number)
                 step.records.add_fact(about_model, "first update")
-
-
-def joined_norm(one: Any, other: Any) -> Any:
-    """The norm of two sets of gradients from their norms; either may be on its way from a device."""
-    if isinstance(one, float) and isinstance(other, float):
-        return math.hypot(one, other)
-    norms = one, other
-    return DeferredNumbers(lambda: math.hypot(*(float(v if isinstance(v, float) else v.resolve()) for v in norms)))
-
-
-def is_bias(place: ParameterPlace) -> bool:
-    """Whether a parameter is a bias, by its name."""
-    return _BIAS.search(place.leaf) is not None
-
-
-def _item(tensor: Tensor, name: str, place: ParameterPlace) -> Item:
-    # By position, unit axis and trainable last: made for every gradient of a captured step.
-    return Item(tensor, name, place.place, (), 0 if tensor.dim() else None, True)

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from watchglass.capture.parameters import LateGradients, describe_bad
 from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.events import Update
 from watchglass.capture.pytorch.fast_path.path import FastPath
 from watchglass.capture.pytorch.losses.objective import Objective, groups
 from watchglass.capture.pytorch.modules.module_tree import parameters_of
-from watchglass.capture.pytorch.saving.late_gradients import LateGradients, describe_bad
 from watchglass.capture.pytorch.saving.parameter_reader import ParameterReader
 from watchglass.capture.pytorch.step.module_capture import ModuleCapture
 from watchglass.capture.pytorch.step.stages import TrainingStages
