@@ -35,8 +35,9 @@ class Declared:
         if len(given) < len(values) + len(named) or not given.keys() <= self._fields.keys():
             wrong = ", ".join([*map(repr, values), *(f"{name}={value!r}" for name, value in named.items())])
             raise TypeError(f"{type(self).__name__} has the fields {', '.join(self._fields)} but got {wrong}")
+        own = self.__dict__
         for name, each in self._fields.items():
-            self.__dict__[name] = given[name] if name in given else _default(each)
+            own[name] = given[name] if name in given else each.default if each.default is not MISSING else _made(each)
         self.__post_init__()
 
     def __post_init__(self) -> None:
@@ -58,9 +59,7 @@ class Declared:
         raise FrozenInstanceError(f"cannot delete field {name!r}")
 
 
-def _default(declared: Field[Any]) -> Any:
-    if declared.default is not MISSING:
-        return declared.default
+def _made(declared: Field[Any]) -> Any:
     if declared.default_factory is MISSING:
         raise TypeError(f"the field {declared.name} is required but was not given")
     return declared.default_factory()
