@@ -51,7 +51,7 @@ class Expression(NamedTuple):
     #: Of what an evaluation has the training loss: the value ("batch"), of a sum the mean per "row" or "element", or
     #: nothing ("").
     per: str
-    operations: frozenset[Traced]  #: Its operations.
+    operations: frozenset[Traced]  #: Its operations, and those that only arrange.
     parts: frozenset[Key]  #: It, and all expressions that it is made of.
 
 
@@ -74,7 +74,7 @@ def read(graph: Graph, number: int) -> tuple[nn.Module, Expression] | None:
     elements, rows = summed or (1, 1)
     kinds = (("row", 1.0), ("row", 1 / rows), ("element", 1 / elements)) if summed else (("batch", 1.0),)
     per = next((kind for kind, one in kinds if abs(scale / one - 1) < _SAME), "")
-    operations = frozenset(reading.followed.values())
+    operations = frozenset((*reading.followed.values(), ARRANGING))
     found = Expression(key, sign, scale * elements, summed is not None, per, operations, frozenset(reading.parts))
     return reading.modules.pop(), found
 

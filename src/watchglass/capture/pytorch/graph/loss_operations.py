@@ -130,6 +130,7 @@ class OperationObserver:
         self._guard, self._observed = port.guard, port.guarded(unless_captured(observed))
         self._left, self.expected = left, expected
         self._leave: dict[Traced, Callable[[], None]] = {}
+        self._operations: frozenset[Traced] = frozenset()
         self._attends = False
         # Models called since operations are observed, by whether any part of them is compiled.
         self._compiled: weakref.WeakKeyDictionary[nn.Module, bool] = weakref.WeakKeyDictionary()
@@ -154,13 +155,15 @@ class OperationObserver:
     def listen(self, root: nn.Module, operations: frozenset[Traced]) -> None:
         """Observe these from now on, as this model has returned."""
         self.is_compiled(root)
-        with _lock:
-            for operation in self._leave.keys() - operations:
-                self._leave.pop(operation)()
-            for operation in operations - self._leave.keys():
-                after = functools.partial(self._after, operation)
-                self._leave[operation] = _call(operation).listen(self._guard, before=_let_others_by, after=after)
-            _all[:] = [*(each for each in _all if each is not self), self]
+        if self._operations != operations:
+            with _lock:
+                for operation in self._leave.keys() - operations:
+                    self._leave.pop(operation)()
+                for operation in operations - self._leave.keys():
+                    after = functools.partial(self._after, operation)
+                    self._leave[operation] = _call(operation).listen(self._guard, before=_let_others_by, after=after)
+                _all[:] = [*(each for each in _all if each is not self), self]
+                self._operations = operations
         self._attend(True)
 
     def _attend(self, on: bool) -> None:
@@ -174,6 +177,7 @@ class OperationObserver:
             with _lock:
                 while self._leave:
                     self._leave.popitem()[1]()
+                self._operations = frozenset()
                 self._attend(False)
                 if self in _all:
                     _all.remove(self)

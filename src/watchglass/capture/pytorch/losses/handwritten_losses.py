@@ -68,7 +68,7 @@ class HandwrittenLosses:
                 self._follow(expression, tensor, ("output", path))
         if self._followed:
             self._forward = forward
-            self._observer.listen(root, expression.operations | {ARRANGING})
+            self._observer.listen(root, expression.operations)
 
     def _left(self) -> None:
         self._forward = None
