@@ -80,21 +80,13 @@ class Elements(NamedTuple):
 
 
 class Read(NamedTuple):
-    """Arrays on one device that are read together.
+    """Arrays on one device that are read together."""
 
-    Attributes:
-        arrays: n arrays.
-        before: Their older values; then everything is of the differences.
-        scale: Everything is divided by this number.
-        histograms: Whether to make them.
-        seed: Draws the elements that histograms of large arrays count.
-    """
-
-    arrays: Sequence[Any]
-    before: Sequence[Any] | None
-    scale: Any
-    histograms: bool
-    seed: int
+    arrays: Sequence[Any]  #: n arrays.
+    before: Sequence[Any] | None  #: Their older values; then everything is of the differences.
+    scale: Any  #: Everything is divided by this number.
+    histograms: bool  #: Whether to make them.
+    seed: int  #: Draws the elements that histograms of large arrays count.
 
 
 class NoValuesError(ValueError):

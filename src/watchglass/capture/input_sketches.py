@@ -38,23 +38,14 @@ QUANTILES = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
 
 @dataclass
 class Sample:
-    """Some elements of one tensor, copied.
+    """Some elements of one tensor, copied."""
 
-    Attributes:
-        path: Where in the model's arguments it was, ``"0"``, ``"input_ids"``.
-        shape: Of the tensor.
-        dtype: Its name.
-        size: Elements of the sample.
-        taken: Their copies.
-        rows: Number of rows that it consists of; 0 for runs of elements.
-    """
-
-    path: str
-    shape: tuple[int, ...]
-    dtype: str
-    size: int
-    taken: Elements
-    rows: int = 0
+    path: str  #: Where in the model's arguments it was, ``"0"``, ``"input_ids"``.
+    shape: tuple[int, ...]  #: Of the tensor.
+    dtype: str  #: Its name.
+    size: int  #: Elements of the sample.
+    taken: Elements  #: Their copies.
+    rows: int = 0  #: Number of rows that it consists of; 0 for runs of elements.
 
     @classmethod
     def of(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -14,7 +16,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from devices.device_cases import BLOCKS, Account, values
-from devices.fake_device import FakeDevice, OnDevice
+from devices.fake_device import DEVICE, FakeDevice, OnDevice
 from watchglass.capture import FRAMEWORKS, Hook, loop
 from watchglass.capture.frameworks import member
 from watchglass.capture.pytorch.device import readback, torch_statistics
@@ -207,3 +209,14 @@ def test_what_was_gathered_is_sent_as_a_step_ends(tmp_path: Path) -> None:
             with hook.step("train"):
                 assert len(sent) == hook.port.clock.next_train_step - 1
     assert sent == [1, 2, 3]
+
+
+def test_what_reads_tensors_keeps_no_run_alive(tmp_path: Path) -> None:
+    with Hook(run=tmp_path / "run") as hook:
+        loop("torch").attach(hook.port)
+        with FakeDevice(lambda name: None), hook.step("train"):
+            hook.save_tensor("mine", torch.ones(3).to(DEVICE))
+    cost = weakref.ref(hook.port.cost)
+    del hook
+    gc.collect()
+    assert cost() is None

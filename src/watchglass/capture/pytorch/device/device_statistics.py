@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -181,4 +182,5 @@ class DeviceStatistics:
         return lambda size: memory.hold(name, size)
 
     def _spent(self, nanoseconds: int) -> None:
-        self._account.device_ns += nanoseconds
+        with suppress(ReferenceError):  # the run is over
+            self._account.device_ns += nanoseconds

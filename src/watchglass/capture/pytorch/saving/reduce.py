@@ -125,7 +125,7 @@ class PyTorchArrays(Arrays):
     """Tensors on any device."""
 
     def __init__(self) -> None:
-        # By the cost that they are part of.
+        # By the cost that they are part of, which they must not keep alive.
         self._on_device: weakref.WeakKeyDictionary[Cost, DeviceStatistics] = weakref.WeakKeyDictionary()
 
     def is_array(self, value: object) -> bool:
@@ -182,7 +182,7 @@ class PyTorchArrays(Arrays):
         """Statistics of tensors on devices; sent to the host when a step ends."""
         known = self._on_device.get(cost)
         if known is None:
-            known = self._on_device[cost] = DeviceStatistics(cost)
+            known = self._on_device[cost] = DeviceStatistics(weakref.proxy(cost))
         return known
 
 
