@@ -83,7 +83,7 @@ def test_a_fact_that_is_off_is_absent_and_the_others_are_there(tmp_path: Path, k
 
 def test_without_a_choice_those_are_there_that_the_report_or_the_default_rules_need(tmp_path: Path) -> None:
     trained(tmp_path / "run")
-    assert kinds(open_run(tmp_path / "run")) == {name for name in KINDS if FACTS[name].needed_by}
+    assert kinds(open_run(tmp_path / "run")) == {name for name in KINDS if FACTS[name].NEEDED_BY}
 
 
 @pytest.mark.parametrize("facts", [(), None, *((kind,) for kind in FACTS)])

@@ -46,13 +46,13 @@ def test_what_the_default_rules_need_is_kept_by_default() -> None:
     assert set(kept(*needs)) - only_if_captured == {collection.name for collection in DEFAULT_COLLECTIONS}
     assert all(need.optional for need in needs if need.collection in only_if_captured)
     facts = {kind for need in needs for kind in need.facts} & FACTS.keys()
-    shown = {name for name, kind in FACTS.items() if kind.needed_by == "report"}
-    assert facts - shown == {name for name, kind in FACTS.items() if kind.needed_by == "rules"}
+    shown = {name for name, kind in FACTS.items() if kind.NEEDED_BY == "report"}
+    assert facts - shown == {name for name, kind in FACTS.items() if kind.NEEDED_BY == "rules"}
 
 
 def test_a_fact_that_neither_a_rule_nor_the_report_needs_is_not_recorded() -> None:
-    shown = {name for name, kind in FACTS.items() if kind.needed_by == "report"}
-    everything = {name for name, kind in FACTS.items() if kind.needed_by}
+    shown = {name for name, kind in FACTS.items() if kind.NEEDED_BY == "report"}
+    everything = {name for name, kind in FACTS.items() if kind.NEEDED_BY}
     assert set(capture_for([RuleSpec("Overfit")])["facts"]) == shown
     assert set(capture_for([RuleSpec("UnchangedTensor")])["facts"]) == shown | {"step_skipped"}
     assert set(capture_of([Needs(facts=("calls",))])["facts"]) == shown | {"calls"}
