@@ -29,6 +29,7 @@ PROGRAMS = (
     "benchmarks/launching.py --runs 1",
     "benchmarks/loading.py --batches 20",
     "benchmarks/loops.py --blocks 1 --steps 8",
+    "benchmarks/short_steps.py --blocks 1 --steps 8 --ahead 8",
     "benchmarks/sampling.py --seconds 1 --processes 1",
     "benchmarks/device_statistics.py --repeats 1",
     "benchmarks/store.py --quick",

@@ -972,6 +972,18 @@ def test_a_teacher_that_is_called_without_gradients_leaves_a_step_on_the_fast_pa
     assert content == expected
 
 
+def test_short_steps_with_a_teacher_inside_are_only_counted(tmp_path: Path) -> None:
+    it = Distillation()
+    hook = watchglass.Hook(run=tmp_path / "run", save_interval=1000, strict=True, limits=SHORT_STEPS)
+    PyTorchAdapter(hook.port, discover=True)
+    for number in range(STEPS):
+        teacher_inside(it, number)
+    hook.close()
+    run = open_run(tmp_path / "run")
+    assert len(run.steps(Mode.TRAIN)) < 0.75 * STEPS
+    assert [count_steps(run, mode) for mode in (Mode.TRAIN, Mode.EVAL)] == [STEPS, 4]
+
+
 def test_what_another_thread_trains_is_not_ours(tmp_path: Path) -> None:
     other = Loop()
 

@@ -413,7 +413,7 @@ class FastPath:
 
         Written out, as it is called at every step: it runs no code that can fail.
         """
-        grad, ident, thread = is_grad_enabled, get_ident, self._thread
+        grad, ident, thread, number = is_grad_enabled, get_ident, self._thread, self._current.models.number
 
         def run(root: nn.Module, arguments: Any, kwargs: Any) -> Any:
             pattern = self.pattern
@@ -427,6 +427,8 @@ class FastPath:
                         return None
                 elif root in pattern.inside:
                     return None
+            elif self._begun and number(root) != pattern.model:
+                return None  # a teacher, whose call inside a step is a part of it
             return None if ident() != thread else full(root, arguments, kwargs)
 
         return run
