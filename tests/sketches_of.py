@@ -9,7 +9,7 @@ import numpy as np
 
 from watchglass.capture.arrays import Elements
 from watchglass.capture.input_sketches import Correlations, Sample
-from watchglass.capture.judged_sketches import LossRows
+from watchglass.capture.pytorch.facts.judged_sketches import LossRows
 from watchglass.records import Mode
 from watchglass.testing import Step
 

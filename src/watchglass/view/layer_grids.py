@@ -93,7 +93,7 @@ def layer_grid(run: Run, field: str = GRADIENT_NORM) -> Grid | None:
         KeyError: There is no such field.
     """
     shown = LAYER_FIELDS[field]
-    rows = [_Row.of(run, name, shown) for name in layer_names(run, shown.role)]
+    rows = [_LayerRow.of(run, name, shown) for name in layer_names(run, shown.role)]
     rows = [row for row in rows if len(row.values[0])]
     rows = [row for row in rows if shown.vectors or not row.vector or row.broken] or rows
     if not rows:
@@ -148,7 +148,7 @@ def update_ratio(run: Run, weight: str) -> Series:
     return steps[good], values[good]
 
 
-class _Row(NamedTuple):
+class _LayerRow(NamedTuple):
     """A field of one tensor over the steps at which it was captured."""
 
     name: str
@@ -157,7 +157,7 @@ class _Row(NamedTuple):
     nonfinite: Series
 
     @classmethod
-    def of(cls, run: Run, name: str, field: LayerField) -> _Row:
+    def of(cls, run: Run, name: str, field: LayerField) -> _LayerRow:
         vector = len(run.tensor(name).info.shape) == 1
         return cls(name, vector, field.of(run, name), reduction(run, name, "nonfinite"))
 

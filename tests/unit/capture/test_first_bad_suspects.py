@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from watchglass.capture.norm_interval import NormInterval
 from watchglass.capture.pytorch.first_bad.lines import OperationLines, ways_of
 from watchglass.capture.pytorch.first_bad.suspects import Suspects
 from watchglass.capture.pytorch.graph.autograd_graph import Graph
+from watchglass.capture.pytorch.saving.norm_interval import NormInterval
 
 
 def pace(step_ns: float) -> NormInterval:

@@ -9,7 +9,7 @@ import pytest
 
 from watchglass.capture.arrays import Elements
 from watchglass.capture.input_sketches import Sample
-from watchglass.capture.judged_sketches import LossRows
+from watchglass.capture.pytorch.facts.judged_sketches import LossRows
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, 1e300, math.nan])

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from watchglass.capture.initialization import initialization
 from watchglass.capture.planned_steps import planned_steps
+from watchglass.capture.pytorch.saving.initialization import initialization
 from watchglass.capture.pytorch.saving.reduce import symmetry_of
 from watchglass.records import facts
 

@@ -60,7 +60,7 @@ FORKS = """
 import os, sys, threading
 import numpy as np
 from watchglass.capture.input_sketches import Correlations
-from watchglass.capture.neighbours import alike
+from watchglass.capture.pytorch.facts.neighbours import alike
 from watchglass.stats import column_correlations
 
 random = np.random.default_rng(0)

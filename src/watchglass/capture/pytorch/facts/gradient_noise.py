@@ -12,10 +12,18 @@ import torch
 from torch import Tensor, nn
 
 from watchglass.capture.arrays import Elements
-from watchglass.capture.noise_samples import INPUTS, LAYERS, OUTPUTS, ROWS, SampledLayer, next_after, noise_of
 from watchglass.capture.port import Port
 from watchglass.capture.pytorch.events import BackwardCall, ForwardCall, ModuleCall, Update
 from watchglass.capture.pytorch.facts.copies import Copies
+from watchglass.capture.pytorch.facts.noise_samples import (
+    INPUTS,
+    LAYERS,
+    OUTPUTS,
+    ROWS,
+    SampledLayer,
+    next_after,
+    noise_of,
+)
 from watchglass.capture.pytorch.facts.rank_gradients import processes
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.step.tensor_hooks import observe_gradient

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from watchglass.capture.input_sketches import rows_of
-from watchglass.capture.judged_sketches import Cut, LossRows, SampleInputs
-from watchglass.capture.neighbours import LEAST_ROWS, MOST_COLUMNS
 from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
 from watchglass.capture.pytorch.events import BackwardCall, ForwardCall, LossCall
 from watchglass.capture.pytorch.facts.handwritten_targets import Difference, Labels, found_in
 from watchglass.capture.pytorch.facts.input_samples import sample
+from watchglass.capture.pytorch.facts.judged_sketches import Cut, LossRows, SampleInputs
+from watchglass.capture.pytorch.facts.neighbours import LEAST_ROWS, MOST_COLUMNS
 from watchglass.capture.pytorch.losses import functions as losses
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.nested_tensors import tensors_in

@@ -17,7 +17,6 @@ from torch.optim import Optimizer
 
 from watchglass.capture import first_bad_analysis
 from watchglass.capture.first_bad_analysis import Found
-from watchglass.capture.norm_interval import NormInterval
 from watchglass.capture.parameters import LateGradients
 from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.events import ForwardCall
@@ -30,6 +29,7 @@ from watchglass.capture.pytorch.first_bad.watch_next_steps import NextStepsWatch
 from watchglass.capture.pytorch.first_bad.weights import Weights
 from watchglass.capture.pytorch.graph.autograd_graph import BackwardStart
 from watchglass.capture.pytorch.modules.module_tree import is_compiled
+from watchglass.capture.pytorch.saving.norm_interval import NormInterval
 from watchglass.capture.pytorch.training_state import TrainingState
 from watchglass.record import DeferredFact, OpenStep, Readback
 from watchglass.records import OperationFault, facts

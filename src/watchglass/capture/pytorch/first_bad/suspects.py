@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from watchglass.capture.norm_interval import NormInterval
 from watchglass.capture.pytorch.first_bad.extremes import look_at
 from watchglass.capture.pytorch.first_bad.lines import OperationLines, Way
 from watchglass.capture.pytorch.first_bad.operations import INFINITE_GRADIENTS, is_chosen_from, is_root
 from watchglass.capture.pytorch.graph.autograd_graph import Graph
 from watchglass.capture.pytorch.graph.nodes import node_at, saved_tensor
+from watchglass.capture.pytorch.saving.norm_interval import NormInterval
 
 #: The first graphs that are read for each model, and operations that are looked at.
 _FIRST_LOOKS, _MOST_SUSPECTS = 3, 8

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from watchglass.capture.input_sketches import Sample, most_common, rows_of
-from watchglass.capture.neighbours import MOST_COMPARED, alike
+from watchglass.capture.pytorch.facts.neighbours import MOST_COMPARED, alike
 from watchglass.records import facts, loss_kind
 
 #: Rows of targets, elements of outputs and columns of outputs that are no classes, at most.
