@@ -450,24 +450,60 @@ def test_both_paths_record_the_same(tmp_path: Path, happening: Happening) -> Non
 SHORT_STEPS = replace(DEFAULT_LIMITS, whole_steps=1, row_ns=10**15, step_interval=4)
 
 
+def micro_batches(loop: Loop, number: int, inside: Callable[[], None] = lambda: None, count: int = 4) -> None:
+    loop.optimizer.zero_grad()
+    for at in range(count):
+        loop.backward(4 + at)
+        if at == 1:
+            inside()
+    loop.optimizer.step()
+
+
+def micro_batches_and_evaluating(loop: Loop, number: int) -> None:
+    """Inside a step and between two."""
+    micro_batches(loop, number, loop.evaluate if number % 17 == 16 else lambda: None)
+    if number % 21 == 20:
+        loop.evaluate()
+
+
+def fewer_micro_batches_at_times(loop: Loop, number: int) -> None:
+    micro_batches(loop, number, count=2 if number % 15 == 14 else 4)
+
+
+def several_for_one(loop: Loop, number: int, inside: Callable[[], None] = lambda: None) -> None:
+    loop.optimizer.zero_grad()
+    losses = [loop.loss(4 + at) for at in range(3)]
+    inside()
+    torch.stack(losses).sum().backward()
+    loop.optimizer.step()
+
+
+def several_and_evaluating(loop: Loop, number: int) -> None:
+    several_for_one(loop, number, loop.evaluate if number % 17 == 16 else lambda: None)
+
+
 #: Calls in training mode, with gradients, that no backward follows: of these the fast path sees nothing while it rests.
 UNSEEN = [evaluating_with_gradients, stumbling, evaluating_ahead_of_several, evaluating_beside_a_penalty]
 
 
+@pytest.mark.parametrize("update", [None, in_place], ids=["optimizer", "script"])
 @pytest.mark.parametrize(
     "happening",
     [
         plain, evaluating, evaluating_inside, accumulating, going_back_at_times, scheduling, with_a_closure_at_times,
         with_two_losses_at_times, blowing_up, saving, saving_after_the_update, evaluating_and_saving,
-        evaluating_ahead_of_the_backward, evaluating_at_the_end, accumulating_and_adding_at_times, *UNSEEN,
+        evaluating_ahead_of_the_backward, evaluating_at_the_end, accumulating_and_adding_at_times, micro_batches,
+        micro_batches_and_evaluating, fewer_micro_batches_at_times, several_for_one, several_and_evaluating, *UNSEEN,
     ],
     ids=lambda happening: happening.__name__,
 )  # fmt: skip
 def test_of_short_steps_some_are_recorded_and_evaluations_numbers_and_values_stay_right(
-    tmp_path: Path, happening: Happening
+    tmp_path: Path, happening: Happening, update: Any
 ) -> None:
-    content, _ = recorded(tmp_path / "fast", happening, limits=SHORT_STEPS)
-    expected, _ = recorded(tmp_path / "full", happening, limits=NO_FAST_PATH)
+    if update is not None and happening in (scheduling, with_a_closure_at_times):
+        pytest.skip("an optimizer has these")
+    content, _ = recorded(tmp_path / "fast", happening, limits=SHORT_STEPS, update=update)
+    expected, _ = recorded(tmp_path / "full", happening, limits=NO_FAST_PATH, update=update)
     assert content["parameters"] == expected["parameters"]
     for name in ("EVAL steps", "EVAL global", "EVAL loss"):
         assert happening in UNSEEN or content.get(name) == expected.get(name), name
@@ -477,7 +513,7 @@ def test_of_short_steps_some_are_recorded_and_evaluations_numbers_and_values_sta
     whole = dict(zip(expected["TRAIN steps"], expected["TRAIN global"], strict=True))
     if happening not in UNSEEN:
         assert [whole[step] for step in content["TRAIN steps"]] == content["TRAIN global"]
-    for name in ("TRAIN loss", "TRAIN learning_rate"):
+    for name in ("TRAIN loss", "TRAIN learning_rate") if update is None else ("TRAIN loss",):
         whole = dict(zip(*expected[name], strict=True))
         assert {step: whole[step] for step in content[name][0]} == dict(zip(*content[name], strict=True))
 
@@ -492,6 +528,16 @@ def test_the_number_of_short_steps_is_known_although_not_all_are_recorded(tmp_pa
     sections = {section.title: section.rows for section in sections_of(run, run.location, every=False)}
     assert [row[1:3] for row in sections["Steps"]] == [("TRAIN", "60 steps")]
     assert sections["Steps"][0][3] == f"0 to 59, {len(content['TRAIN steps'])} of them recorded"
+
+
+@pytest.mark.parametrize("update", [None, in_place], ids=["optimizer", "script"])
+@pytest.mark.parametrize("happening", [plain, micro_batches, several_for_one], ids=lambda it: it.__name__)
+def test_short_steps_of_each_kind_are_only_counted(tmp_path: Path, happening: Happening, update: Any) -> None:
+    if happening is not plain and update is not None:
+        pytest.skip("these are recorded")
+    content, _ = recorded(tmp_path / "run", happening, limits=SHORT_STEPS, update=update)
+    assert len(content["TRAIN steps"]) < STEPS // 2
+    assert count_steps(open_run(tmp_path / "run"), Mode.TRAIN) == STEPS
 
 
 def test_updates_without_hooks_are_compared_with_all_short_steps(tmp_path: Path) -> None:
@@ -982,6 +1028,149 @@ def test_short_steps_with_a_teacher_inside_are_only_counted(tmp_path: Path) -> N
     run = open_run(tmp_path / "run")
     assert len(run.steps(Mode.TRAIN)) < 0.75 * STEPS
     assert [count_steps(run, mode) for mode in (Mode.TRAIN, Mode.EVAL)] == [STEPS, 4]
+
+
+class Rivals:
+    """A generator and a discriminator."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.generator, self.discriminator = nn.Linear(3, 6), nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1))
+        self.first = torch.optim.SGD(self.discriminator.parameters(), lr=0.01)
+        self.second = torch.optim.SGD(self.generator.parameters(), lr=0.01)
+        self.real, self.noise = torch.randn(8, 6), torch.randn(8, 3)
+        self.save: Callable[[str, float], None]
+
+    def judged(self, given: Tensor, real: bool) -> Tensor:
+        wanted = torch.full((len(given), 1), float(real))
+        return F.binary_cross_entropy_with_logits(self.discriminator(given), wanted)
+
+    def discriminate(self, *, apart: bool = False) -> Tensor:
+        with torch.set_grad_enabled(not apart):
+            made: Tensor = self.generator(self.noise)
+        self.first.zero_grad()
+        (self.judged(self.real, True) + self.judged(made.detach(), False)).backward()
+        self.first.step()
+        return made
+
+    def generate(self, made: Tensor) -> None:
+        self.second.zero_grad()
+        self.judged(made, True).backward()
+        self.second.step()
+
+    @torch.no_grad()
+    def evaluate(self) -> None:
+        F.mse_loss(self.generator(self.noise), self.real)
+
+
+def rivals(it: Rivals, number: int) -> None:
+    it.generate(it.discriminate())
+
+
+def rivals_apart(it: Rivals, number: int) -> None:
+    """The discriminator learns from what is made without gradients."""
+    it.discriminate(apart=True)
+    it.generate(it.generator(it.noise))
+
+
+def rivals_that_are_evaluated(it: Rivals, number: int) -> None:
+    rivals(it, number)
+    if number in (30, 45, STEPS - 1):
+        it.evaluate()
+        it.evaluate()
+
+
+def rivals_that_are_evaluated_between(it: Rivals, number: int) -> None:
+    made = it.discriminate()
+    if number in (31, 46):
+        it.evaluate()
+    it.generate(made)
+
+
+def rivals_that_save(it: Rivals, number: int) -> None:
+    loss = it.judged(it.discriminate(), True)
+    if number in (33, 46):
+        it.save("reward", number)
+    it.second.zero_grad()
+    loss.backward()
+    it.second.step()
+
+
+def rivals_out_of_turn(it: Rivals, number: int) -> None:
+    made = it.discriminate()
+    if number in (34, 47):
+        it.discriminate()
+    if number not in (41, 53):
+        it.generate(made)
+
+
+def several_critics(it: Rivals, number: int) -> None:
+    made = it.discriminate()
+    if number % 3 == 2:
+        it.generate(made)
+
+
+def rivals_that_blow_up(it: Rivals, number: int) -> None:
+    if number == 50:
+        it.real[0, 0] = math.nan
+    rivals(it, number)
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        rivals, rivals_apart, rivals_that_are_evaluated, rivals_that_are_evaluated_between, rivals_that_save,
+        rivals_out_of_turn, several_critics, rivals_that_blow_up, teacher_inside, teacher_ahead, two_teachers,
+        a_call_too_many, teacher_judged, teacher_judged_at_the_end, only_called_at_the_end,
+        student_evaluated_after_the_teacher, another_called_after_the_teacher, teacher_in_another_mode,
+        teacher_missing, teacher_updated, saving_after_the_teacher,
+    ],
+    ids=lambda it: it.__name__,
+)  # fmt: skip
+@pytest.mark.parametrize("interval", [1000, 13])
+def test_short_steps_of_several_models_are_counted_and_what_is_recorded_of_them_is_right(
+    tmp_path: Path, between: Callable[[Any, int], None], interval: int
+) -> None:
+    def recorded_of(path: Path, limits: CaptureLimits) -> dict[str, Any]:
+        it: Any = Rivals() if between.__name__.startswith(("rivals", "several")) else Distillation()
+        hook = watchglass.Hook(run=path, save_interval=interval, strict=True, limits=replace(limits, norm_interval=1))
+        PyTorchAdapter(hook.port, discover=True)
+        it.save = hook.save_scalar
+        for number in range(2 * STEPS):
+            between(it, number)
+        hook.close()
+        run = open_run(path)
+        models = (it.generator, it.discriminator) if isinstance(it, Rivals) else (it.loop.model,)
+        content: dict[str, Any] = {"weights": [repr(each.tolist()) for model in models for each in model.parameters()]}
+        content["count"] = [count_steps(run, mode) for mode in (Mode.TRAIN, Mode.EVAL)]
+        content["models"] = [(each.name, each.train_steps) for each in models_of(run)]
+        content["captures"] = sorted(
+            {name: run.tensor(name).steps() for name in run.tensor_names(role="weight")}.items()
+        )
+        for mode in (Mode.TRAIN, Mode.EVAL):
+            content[mode.name] = {step: run.global_step(step, mode) for step in run.steps(mode)}
+            for name in run.tensor_names():
+                if name in (*run.tensor_names(role="loss"), *run.tensor_names(role="metric"), "reward"):
+                    steps, values = run.scalars(name, mode=mode)
+                    content[f"{mode.name} {name}"] = dict(zip(steps.tolist(), map(repr, values.tolist()), strict=True))
+        return content
+
+    content = recorded_of(tmp_path / "fast", SHORT_STEPS)
+    expected = recorded_of(tmp_path / "full", NO_FAST_PATH)
+    for name in ("weights", "count", "captures"):
+        assert content[name] == expected[name], name
+    # Steps that were not recorded are divided up as those after them: exact for whole cycles.
+    for (name, steps), (_, all_steps) in zip(content["models"], expected["models"], strict=True):
+        assert abs(steps - all_steps) <= 1, name
+    assert len(content["TRAIN"]) < len(expected["TRAIN"])
+    if between is rivals:
+        # As rules count them.
+        assert [replay(tmp_path / name).train_steps for name in ("fast", "full")] == [4 * STEPS] * 2
+    for name in expected.keys() - {"weights", "count", "models", "captures"}:
+        if name.startswith("EVAL"):
+            assert content.get(name, {}) == expected[name], name
+        else:
+            assert content.get(name, {}).items() <= expected[name].items(), name
 
 
 def test_what_another_thread_trains_is_not_ours(tmp_path: Path) -> None:

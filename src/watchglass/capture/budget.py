@@ -221,7 +221,7 @@ class Budget:
         if captured:
             self.captures += 1
             self._pay(self._purse(model), cost_ns, took_ns, background_ns + device_ns)
-        self._passed(step_ns, self._idle() + standing_ns + between_ns / self._load)
+        self._passed(step_ns, self.idle_ns + standing_ns + between_ns / self._load)
         skipped = not chosen if captured else self._steps % _SAMPLED and self.knows_idle
         if skipped:
             return False
@@ -253,7 +253,7 @@ class Budget:
             rested: How many of them were only counted, each at :data:`_REST_SHARE`.
         """
         recorded = steps - rested * (1 - _REST_SHARE)
-        cost_ns = recorded * _FAST_SHARE * self._idle()
+        cost_ns = recorded * _FAST_SHARE * self.idle_ns
         self.cost_ns += int(cost_ns) + extra_ns
         self._passed(duration_ns, cost_ns + (steps - rested) * self._standing_ns + extra_ns / self._load)
         self._fast_steps += int(recorded)
@@ -307,7 +307,7 @@ class Budget:
         self._bookkeeping_ns += bookkeeping_ns
 
     def _pay(self, purse: _Purse, cost_ns: int, took_ns: int, beside_ns: float) -> None:
-        extra_ns = max(0.0, cost_ns - self._idle()) + beside_ns
+        extra_ns = max(0.0, cost_ns - self.idle_ns) + beside_ns
         if purse.started:
             pardoned_ns = min(self._pardon_ns, max(0.0, extra_ns - _DEAREST * self._price_ns(purse, extra_ns)))
             purse.prices.append(extra_ns)
@@ -360,7 +360,7 @@ class Budget:
     def _affordable(self) -> int:
         longest_ns = _LONG_STEP * median(self._step_ns)
         step_ns = fmean(min(each, longest_ns) for each in self._step_ns) / self._load
-        idle_ns = self._idle()
+        idle_ns = self.idle_ns
         # Our thread writes what several captures brought at once, so its share of one is an average.
         extra_ns = max(0.0, median(self._due_ns) - idle_ns) + fmean(self._background_ns)
         extra_ns *= len(self._planned) / max(1, sum(self._planned))
@@ -372,7 +372,8 @@ class Budget:
             interval *= 2
         return interval
 
-    def _idle(self) -> float:
+    @property
+    def idle_ns(self) -> float:
         """Cost of an idle step on the full path: the least of few, since disturbances only add to it."""
         return min(self._idle_ns, default=0)
 

@@ -23,7 +23,6 @@ class StepInterval:
     Args:
         plan: Has the overhead budget.
         whole_steps: The first step that may not be recorded.
-        row_ns: What a recorded step costs.
         longest: The longest interval, in steps.
         clocks_ns: Read the time, and the processor time of the thread.
 
@@ -33,10 +32,10 @@ class StepInterval:
     """
 
     def __init__(
-        self, plan: Plan, whole_steps: int, row_ns: int, longest: int,
+        self, plan: Plan, whole_steps: int, longest: int,
         clocks_ns: tuple[Callable[[], int], Callable[[], int]] = (time.monotonic_ns, time.thread_time_ns),
     ) -> None:  # fmt: skip
-        self._plan, self._whole_steps, self._row_ns, self._longest = plan, whole_steps, row_ns, longest
+        self._plan, self._whole_steps, self._longest = plan, whole_steps, longest
         self._clock_ns, self._thread_ns = clocks_ns
         self.measured = max(1, min(_MEASURED, whole_steps))
         self._step = self._since_ns = self._since_thread_ns = 0
@@ -54,8 +53,13 @@ class StepInterval:
         self._waited_ns += self._clock_ns() - self._since_ns
         self._worked_ns += self._thread_ns() - self._since_thread_ns
 
-    def look(self, step: int) -> bool:
-        """Within a stretch, before this step: returns whether the interval changed."""
+    def look(self, step: int, row_ns: float) -> bool:
+        """Within a stretch, before this step: returns whether the interval changed.
+
+        Args:
+            step: The step.
+            row_ns: What a recorded step costs.
+        """
         self.end(step)
         self.begin(step)
         steps, waited_ns, worked_ns = self._steps, self._waited_ns, self._worked_ns
@@ -66,7 +70,7 @@ class StepInterval:
         duration_ns = (worked_ns if waited_ns < _WAITS_NS * steps else waited_ns) / steps
         allowed_ns, before = self._plan.budget.share * duration_ns, self.interval
         wanted = 1
-        while wanted < self._longest and wanted * allowed_ns < self._row_ns:
+        while wanted < self._longest and wanted * allowed_ns < row_ns:
             wanted *= 2
         # Shorter only where half of the wanted interval would do: one slow stretch changes nothing.
         if wanted > self.interval or 2 * wanted < self.interval:

@@ -107,6 +107,12 @@ class StepClock:
         """Whether no open TRAIN step still waits for its update: the place to stop a run."""
         return self.train is None or self.train.updated
 
+    @property
+    def awaits(self) -> bool:
+        """Whether a later step may train on a forward of the open one."""
+        step = self.train
+        return step is not None and any(not each.backpropagated and each.awaits(step.models) for each in step.forwards)
+
     def resume(self, updates: int) -> None:
         """Continue TRAIN steps, the open one too, from the number of updates that were made before this process.
 

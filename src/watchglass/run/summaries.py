@@ -93,7 +93,10 @@ def _models_of(run: RunRecords, name: str | None) -> tuple[ModelSummary, ...]:
     types, variables = _types(worker, infos), _variables(worker)
     train = course[course["mode"] == Mode.TRAIN]
     counted, order = _counted(worker, train["step"].tolist(), Mode.TRAIN), np.argsort(train["model"], kind="stable")
-    train, counted = train[order], counted[order]
+    # Steps that were not recorded belong to the models as those that follow them do, up to the next of these.
+    stretch = np.cumsum(counted > 1)
+    shared = (np.bincount(stretch, counted) / np.maximum(1, np.bincount(stretch)))[stretch]
+    train, shared = train[order], shared[order]
     examined = np.sort(train["step"][worker.ends(train)["captures"] > 0])
     edges = np.searchsorted(train["model"], [numbers, [number + 1 for number in numbers]])
     found = []
@@ -102,7 +105,7 @@ def _models_of(run: RunRecords, name: str | None) -> tuple[ModelSummary, ...]:
         series = series_name("loss", model)
         steps, values = worker.scalars(series) if worker.has(series) else (led[:0], np.empty(0))
         own = np.union1d(led, steps)
-        trained = len(own) + int(counted[begin:end].sum()) - len(led)
+        trained = len(own) + round(shared[begin:end].sum()) - len(led)
         evaluated = [stretch for stretch in stretches.get(model, ()) if stretch.train_step >= 0]
         # A target network is called without a loss, so it has no results.
         if trained or any(series in stretch.means for stretch in evaluated):
@@ -114,7 +117,7 @@ def _models_of(run: RunRecords, name: str | None) -> tuple[ModelSummary, ...]:
                     summary,
                     examined_steps=seen,
                     # Of steps too short to record each, the first recorded one stands for others, too.
-                    first_step=int(own[0]) if len(own) and (counted[begin:end] == 1).all() else None,
+                    first_step=int(own[0]) if len(own) and (shared[begin:end] == 1).all() else None,
                     variable=variables.get(model, ""),
                     validation_of=_other_loss(worker, series, evaluated),
                 )

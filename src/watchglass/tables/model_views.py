@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
@@ -25,6 +26,8 @@ from watchglass.tables.step_view import StepRecords, StepView
 
 #: Facts that say that steps of a mode are not recorded one by one from here on.
 THINNED = {"step_interval": Mode.TRAIN, "evaluation_interval": Mode.EVAL}
+#: Recorded steps that show how models take turns: whole cycles of two to six steps.
+_RECENT = 60
 
 
 class ModelViews:
@@ -53,6 +56,9 @@ class ModelViews:
         # The newest step of each mode, and the modes in which steps may be missing because they were too short.
         self._last: dict[Mode, int] = {}
         self._thinned: set[Mode] = set()
+        # The models of the last TRAIN steps since some were missing, and how many of those missing belong to each.
+        self._recent: deque[int] = deque(maxlen=_RECENT)
+        self._missing: Counter[int] = Counter()
 
     def after(self, records: StepRecords) -> list[StepView]:
         """The views of the next step: first the model that leads it, then the others by number."""
@@ -98,11 +104,28 @@ class ModelViews:
         for fact in records.facts:
             if fact.model is not None and fact.model not in models:
                 self._own_facts.setdefault(fact.model, {})[fact.kind] = fact
+        counted = covers if end.mode is not Mode.TRAIN else 1
+        if end.mode is Mode.TRAIN:
+            self._share(end.model, covers - 1)
         for model in models:
-            self._count(model, end, covers, together=len(models) > 1)
-        self._steps[end.mode] = self._steps.get(end.mode, 0) + covers
+            self._count(model, end, counted, together=len(models) > 1)
+        self._steps[end.mode] = self._steps.get(end.mode, 0) + counted
         known = frozenset(self._histories)
-        return [self._view(model, _part(records, model, known), covers) for model in models]
+        return [
+            self._view(model, _part(records, model, known), counted + self._missing.pop(model, 0)) for model in models
+        ]
+
+    def _share(self, model: int, missing: int) -> None:
+        """Before a TRAIN step of a model so many are missing: they belong to the models that took turns before."""
+        if missing:
+            models, length = Counter(self._recent or [model]), len(self._recent) or 1
+            for each, steps in models.items():
+                share, own = round(missing * steps / length), self._history(each).own
+                own[Mode.TRAIN] = own.get(Mode.TRAIN, 0) + share
+                self._missing[each] += share
+            self._steps[Mode.TRAIN] = self._steps.get(Mode.TRAIN, 0) + missing
+            self._recent.clear()
+        self._recent.append(model)
 
     def _history(self, model: int) -> History:
         history = self._histories.get(model)

@@ -24,7 +24,7 @@ class Clocks:
 def interval_of(clocks: Clocks, *, whole_steps: int = 4096, longest: int = 64) -> StepInterval:
     plan: Any = SimpleNamespace(budget=SimpleNamespace(share=0.01))
     read = lambda: clocks.now_ns, lambda: clocks.thread_ns
-    return StepInterval(plan, whole_steps, 30_000, longest, read)
+    return StepInterval(plan, whole_steps, longest, read)
 
 
 @pytest.mark.parametrize("stretch", [1, 10, 64, 255, 256, 4096])
@@ -37,7 +37,7 @@ def test_steps_count_in_stretches_of_any_length(stretch: int) -> None:
         interval.begin(step)
         clocks.steps(stretch, 750_000)
         step += stretch
-        interval.look(step)
+        interval.look(step, 30_000)
         clocks.steps(1, 10**9)
         step += 1
     assert 4096 <= step <= 4096 + stretch + 1
@@ -53,7 +53,7 @@ def test_a_stretch_that_something_else_ends_counts_too() -> None:
         interval.end(begin + 100)
     interval.begin(400)
     clocks.steps(1, 750_000)
-    assert interval.look(401)
+    assert interval.look(401, 30_000)
     assert interval.interval == 4
 
 
@@ -62,7 +62,7 @@ def test_a_step_that_waits_by_itself_is_as_long_as_it_waits() -> None:
     interval = interval_of(clocks, whole_steps=256)
     interval.begin(0)
     clocks.steps(256, 100_000, waited_ns=20_000_000)
-    assert not interval.look(256)
+    assert not interval.look(256, 30_000)
     clocks.steps(256, 100_000, waited_ns=1_000_000)
-    assert interval.look(512)
+    assert interval.look(512, 30_000)
     assert interval.interval == 32

@@ -56,6 +56,21 @@ def test_a_step_after_an_evaluation_does_not_stand_for_it(tmp_path: Path) -> Non
     assert [view.covers for view in thinned(tmp_path / "run", steps)][-4:] == [16, 1, 1, 16]
 
 
+def test_models_that_take_turns_share_the_steps_that_are_not_recorded(tmp_path: Path) -> None:
+    build_run(tmp_path / "run", training(WHOLE * 2), modules=MODULES)
+    views, found = ModelViews(), list[tuple[int, int, int]]()
+    for number, view in enumerate(views_of(tmp_path / "run")):
+        records = replace(view.records, end=replace(view.records.end, model=number % 2), rows={})
+        if number == WHOLE:
+            fact = Fact("step_interval", records.end.global_step, "budget", {"interval": INTERVAL})
+            records = replace(records, facts=(*records.facts, fact))
+        if number <= WHOLE + 1 or number % INTERVAL < 2:
+            found += [(view.model, view.model_step, view.covers) for view in views.after(records)]
+    assert found[-6:] == [
+        (0, 40, 8), (1, 40, 8), (0, 48, 8), (1, 48, 8), (0, 56, 8), (1, 56, 8),
+    ]  # fmt: skip
+
+
 def test_a_learning_rate_of_zero_counts_steps(tmp_path: Path) -> None:
     steps = training(161, rate=lambda step: 0.1 if step < 81 else 0.0)
     first, *_, last = found("LearningRateZero", thinned(tmp_path / "run", steps))

@@ -138,9 +138,9 @@ class PyTorchAdapter:
         detach(calls.SCALER_SCALE.listen(port.guard, after=acts(guarded(backwards.loss_scaled))))
         detach(calls.SCALER_STEP.listen(port.guard, before=before_scaler_step, ended=after_scaler_step))
         for name, call in calls.LOSSES.items():
-            judged = fast_path.judges(functools.partial(backwards.loss_computed, name))
-            computed = self._calls.joined.computed(name, guarded(unless_captured(judged)), backwards.accuracy)
-            detach(call.listen(port.guard, after=computed))
+            full = guarded(unless_captured(functools.partial(backwards.loss_computed, name)))
+            computed = self._calls.joined.computed(name, full, backwards.accuracy)
+            detach(call.listen(port.guard, after=fast_path.judges(computed)))
         rest = functools.partial(calls.LOSS_HOOKS.rest, port)
         rest(False)
         detach(lambda: rest(True))
@@ -164,10 +164,12 @@ class PyTorchAdapter:
         port.detach_with(updated.remove)
 
         def observe_steps(on: bool) -> None:
-            if on:
-                listening.append(calls.EVERY_BACKWARD.listen(port.guard, before=begins, ended=ends))
-            else:
+            if not on and calls.BACKWARD.observed:
+                pass  # around ours, until the facts about the order of calls are complete
+            elif not on:
                 listening.pop()()
+            elif not listening:
+                listening.append(calls.EVERY_BACKWARD.listen(port.guard, before=begins, ended=ends))
             self._calls.count(not on)
             updated(not on)
 

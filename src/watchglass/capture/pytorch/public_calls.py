@@ -99,6 +99,9 @@ class PublicCall:
         active: For a function that every step calls: it is reported only while a hook is active.
         stays: Whether it stays wrapped while no hook is active.
         compiled: Called with the arguments while PyTorch compiles a call, as a part of what it compiles.
+
+    Attributes:
+        observed: Whether a listener is called at present.
     """
 
     def __init__(
@@ -121,7 +124,7 @@ class PublicCall:
         self._stays = stays
         self._compiled = compiled
         self._listeners = 0
-        self._observed = False
+        self.observed = False
         self._undo: list[Callable[[], None]] = []
         self._places: set[tuple[Any, str]] = set()
         # One for each function, wherever it is found: pickle looks it up by its name and compares. Kept, because the
@@ -165,7 +168,7 @@ class PublicCall:
         """Wrap the functions or restore them, as the listeners need now."""
         active = self._listeners > 0 and (self._active_hooks is None or bool(self._active_hooks))
         # Some listeners only keep the function wrapped.
-        self._observed = active and bool(self.before or self.after or self.ended)
+        self.observed = active and bool(self.before or self.after or self.ended)
         wanted = active or (self._listeners > 0 and self._stays)
         if wanted and not self._undo:
             for owner, name in self._owners():
@@ -221,7 +224,7 @@ class PublicCall:
         nest, outermost = self.nest, self._outermost
 
         def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-            if not self._observed or nest.inside or (wrapper in self._left and not self._is_on_top(wrapper)):
+            if not self.observed or nest.inside or (wrapper in self._left and not self._is_on_top(wrapper)):
                 return False
             nest.inside = outermost
             for before in self.before:

@@ -61,7 +61,7 @@ class JoinedBatches:
         self._current, self._answers, self._joinable = current, answers, joinable
         self._clock, self._guard, self._cost = port.clock, port.guard, port.cost
         limits = port.limits
-        self._interval = StepInterval(port.plan, limits.whole_batches, limits.batch_ns, limits.joined_batches)
+        self._interval = StepInterval(port.plan, limits.whole_batches, limits.joined_batches)
         #: Set before the first callback, see :class:`~watchglass.capture.pytorch.step.root_calls.RootCalls`.
         self.between: Callable[[bool], bool] = lambda evaluating: False
         # The training step before the evaluation, and the batch at which its length was measured last.
@@ -89,7 +89,7 @@ class JoinedBatches:
             return
         if number - self._looked >= _LOOKS:
             self._looked = number
-            if interval.look(number):
+            if interval.look(number, self._current.port.limits.batch_ns):
                 fact = ("evaluation_interval", "budget", {"interval": interval.interval})
                 step.records.facts.append(fact)
         if interval.interval == 1 or step.due or self._current.port.rank() is not None or not self._joinable(root):

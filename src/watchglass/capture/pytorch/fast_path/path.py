@@ -11,8 +11,9 @@ the state of the step so far, as if it had been on from the start.
 ``several_forwards.py`` observes each; ``calls_ahead.py`` holds back calls of other models ahead of a step.
 
 Even these callbacks cost more than the budget allows where a step takes less than a millisecond. Then only each n-th
-step is recorded, by :class:`~watchglass.capture.step_interval.StepInterval`. In between the fast path *rests*: it
-counts the updates of the optimizer, and looks whether the model is called as before. Nothing else is observed.
+step is recorded, by :class:`~watchglass.capture.step_interval.StepInterval`. In between the fast path *rests*: see
+``rest.py``. Steps of several optimizers, as those of a GAN, never take the fast path itself: after a cycle of them on
+the full path it rests at once.
 
 Where the script updates the model itself, no callback reports it. Then the versions of a few parameters are noted as
 a backward ends, and compared as the model is called again: if they differ, the step was over.
@@ -22,7 +23,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from threading import get_ident
 from time import monotonic_ns
 from typing import Any, NamedTuple, Protocol
@@ -33,6 +35,7 @@ from torch.optim import Optimizer
 from watchglass.capture.pytorch.compiled.graphs import compiling
 from watchglass.capture.pytorch.compiled.updates import CompiledUpdates
 from watchglass.capture.pytorch.fast_path.calls_ahead import CallsAhead
+from watchglass.capture.pytorch.fast_path.rest import Cycle, Happened, Rest
 from watchglass.capture.pytorch.fast_path.several_forwards import SeveralForwards
 from watchglass.capture.pytorch.fast_path.step_pattern import StepPattern
 from watchglass.capture.pytorch.fast_path.step_progress import (
@@ -58,9 +61,10 @@ from watchglass.store import ABSENT
 _SOON = 2
 #: Arguments of torch.autograd.backward before the tensors that it is for.
 _INPUTS = 5
-#: Calls of the model in one step of a rest, from which on no update is expected any more.
-_MOST_CALLS = 64
-
+#: Repetitions of a cycle beyond the steps of a pattern, after which the full path may rest.
+_LATER = 2
+#: Rests in a row without a whole step, after which there are no more.
+_MOST_VAIN = 3
 
 _LEAST, _MOST = -math.inf, math.inf
 
@@ -80,6 +84,10 @@ class ScriptChanges(Protocol):
 
     def note(self) -> None:
         """A backward has ended on the fast path: an update may follow."""
+
+    @property
+    def visible(self) -> bool:
+        """Whether versions have shown the last updates."""
 
     def updated(self) -> bool:
         """Whether an update has followed the last backward; asked once after each."""
@@ -102,6 +110,7 @@ class FastPath:
     Attributes:
         pattern: What steps have in common; learns from every step of the full path.
         ahead: Calls of other models ahead of steps.
+        cycle: The order of calls and updates; learns from every step of the full path.
     """
 
     def __init__(self, current: TrainingState, readings: ParameterReader) -> None:
@@ -129,6 +138,7 @@ class FastPath:
         self._now = now = StepProgress()
         self.ahead = CallsAhead(now, current.models.number, shielded)
         self.pattern = StepPattern(current, self.ahead)
+        self.cycle = Cycle(current.port.clock, current.port.limits.alike_steps)
         self._several = SeveralForwards(now, current, shielded)
         #: Backwards on threads that are not watched.
         self.elsewhere = 0
@@ -147,11 +157,14 @@ class FastPath:
         self._versions: tuple[int, ...] | None = None
         self._states = Randomness()
         limits = current.port.limits
-        self._interval = StepInterval(current.port.plan, limits.whole_steps, limits.row_ns, limits.step_interval)
-        # Calls of the model in the present step of a rest.
-        self._begun = 0
-        # Of a rest: its steps, and how many of them are still to come. After it, its steps until they have numbers.
-        self._rest = self._left = self._unnumbered = 0
+        self._interval = StepInterval(current.port.plan, limits.whole_steps, limits.step_interval)
+        self._rest = Rest(lambda: self.ahead.held, shielded(self.ahead.helped))
+        # Whether it is of steps that do not take this path, and then whether the time between its steps is measured.
+        self._of_several = self._measured = False
+        # Steps of the last rest until they have numbers; rests in vain.
+        self._unnumbered = self._vain = 0
+        # Of several models: the first step after which the next rest may begin.
+        self._earliest = 0
         # Where the path was entered, and what it has cost since.
         self._first = self._rested = 0
         self._since_ns = 0
@@ -169,9 +182,9 @@ class FastPath:
             if get_ident() != self._thread:
                 return None
             if at == RESTING:
-                # Whether a backward followed the call before this one is not known, so nothing is recorded of it.
-                self.leave(superseded=self._begun >= _MOST_CALLS)
-                return self.full.before_forward(root, arguments, kwargs)
+                at = self._wake_for_call()
+            if at == OFF:
+                return self._before_full_forward(root, arguments, kwargs)
             if self._now.running:
                 # By activation checkpointing, inside the backward.
                 self.leave()
@@ -180,7 +193,9 @@ class FastPath:
             pattern = self.pattern
             if at == IN_BACKWARD and pattern.by_script:
                 at = self._after_script_updates()
-            if self._now.follows[at] and pattern.continues(root):
+                if at == RESTING and self._rest.follows(root, arguments, kwargs):
+                    return None
+            if at != RESTING and self._now.follows[at] and pattern.continues(root):
                 self._begin_forward(arguments, kwargs)
                 return None
             if at == BETWEEN and self.ahead.expects(root):
@@ -194,7 +209,14 @@ class FastPath:
             self.leave(superseded=True)
         elif self.joins(root, arguments, kwargs):
             return None
-        return self.full.before_forward(root, arguments, kwargs)
+        return self._before_full_forward(root, arguments, kwargs)
+
+    def _before_full_forward(self, root: nn.Module, arguments: Any, kwargs: Any) -> Any:
+        result = self.full.before_forward(root, arguments, kwargs)
+        if get_ident() == self._thread and not (self.on or self._port.guard.is_busy):
+            nested = self._current.forward_depth > 1
+            self.cycle.saw(root, grad=is_grad_enabled(), training=root.training, nested=nested)
+        return result
 
     def judges(self, full: Callable[..., Any]) -> Callable[..., Any]:
         """``full`` for a callback about losses: of a call that was held back it makes an evaluation."""
@@ -202,7 +224,8 @@ class FastPath:
         def run(*arguments: Any) -> Any:
             if self.ahead.held:
                 self.leave()
-            return full(*arguments)
+            # Of a step on this path only the start of its backward counts.
+            return full(*arguments) if self._now.at == OFF else None
 
         return run
 
@@ -328,7 +351,12 @@ class FastPath:
             # Its beginning was not observed.
             self.leave()
             self.full.before_update(optimizer, arguments[:1], {})
+        step = self._port.clock.train
         self.full.after_update(optimizer, arguments, kwargs)
+        if get_ident() == self._thread and not self._port.guard.is_busy and optimizer not in self._current.foreign:
+            self.cycle.saw(optimizer, model=0 if step is None else step.model)
+            if not self.on:
+                self._rest_on_full_path()
 
     def _take_norm(self, optimizer: Optimizer, records: CapturedRecords) -> bool:
         started = time.perf_counter_ns()
@@ -376,7 +404,9 @@ class FastPath:
         self._step = step = self._step + 1
         self._now.at = BETWEEN
         if step >= self._watchful or port.changes.pending or not port.guard.active:
-            if self._interval.look(step):
+            # What a step costs that is recorded on this path, grows with its calls.
+            calls = max(1, len(self.cycle.found()) - 1)
+            if self._interval.look(step, self._port.limits.row_ns * calls):
                 port.records.current().add_fact(facts.RecordedInterval(self._interval.interval), "budget")
             self._look_around()
 
@@ -385,71 +415,95 @@ class FastPath:
         if self._step >= self._end or self._port.changes.pending or not self._port.guard.active:
             self.leave()
             return
+        pattern, events = self.pattern, self._repeated()
         recorded = self._interval.next_due(self._step)
-        if rests and recorded > self._step and self._may_rest():
-            self._go_to_rest(min(recorded, self._end) - self._step)
+        if rests and events and recorded > self._step:
+            self._several.ignore()
+            steps = min(recorded, self._end) - self._step
+            self._go_to_rest(events, steps, pattern.parameter if pattern.by_script else None)
             return
         # Both intervals are powers of two: the norm of a step that is not recorded would be lost.
         self._norm_step = self._interval.next_due(self._readings.norm_pace.next_due(self._step))
-        self.listen_to_updates(self._step == self._norm_step and not self.pattern.by_script)
-        soon = self._step == self._norm_step or self._interval.interval > 1
+        self.listen_to_updates(self._step == self._norm_step and not pattern.by_script)
+        soon = self._step == self._norm_step or (events and self._interval.interval > 1)
         ahead = 1 if soon else min(self._interval.measured, self._norm_step - self._step)
         self._watchful = min(self._end, self._step + ahead)
 
+    def _repeated(self) -> tuple[Happened, ...]:
+        """The events of each step of the pattern, if steps can be counted by them; else none."""
+        if not self._may_rest() or (self.pattern.by_script and not self.script.visible):
+            return ()
+        events = self.cycle.found()
+        return events if sum(event.opens for event in events) == 1 else ()
+
     def _may_rest(self) -> bool:
         """Whether the steps can be counted, and nothing that a script saves, or another rank does, depends on them."""
-        pattern, port = self.pattern, self._port
-        observed = pattern.several or pattern.most > 1 or pattern.by_script or self.ahead.observed
-        return not observed and not port.records.saves_between and port.rank() is None
+        port = self._port
+        return self._vain < _MOST_VAIN and not port.records.saves_between and port.rank() is None
 
-    def _go_to_rest(self, steps: int) -> None:
-        self._rest = self._left = steps
+    def _rest_on_full_path(self) -> None:
+        """After an update on the full path: rest for the next cycles if these take turns."""
+        # Later than the fast path, which costs less, would take them.
+        current, port, events = self._current, self._port, self.cycle.found(_LATER)
+        models = Counter(event.model for event in events if event.ends)
+        if not models or not self._may_rest() or current.recomputed or not port.plan.budget.knows_idle:
+            self._measured, self._earliest = False, 0
+            return
+        step, interval = port.clock.next_train_step, self._interval
+        if not self._measured:
+            interval.begin(step)
+            self._measured = True
+        elif interval.look(step, max(port.limits.row_ns, port.plan.budget.idle_ns)):
+            port.records.current().add_fact(facts.RecordedInterval(interval.interval), "budget")
+        # Between two rests whole cycles are recorded.
+        apart = step - self._earliest if self._earliest else 0
+        if interval.interval == 1 or apart < 0 or apart % models.total() or port.changes.pending or port.clock.awaits:
+            return
+        if not port.steady.begin(events[-1].model, rated=False):
+            return
+        due = [(port.alternating.next_due(model, step) - step) // steps for model, steps in models.items()]
+        observed = (current.next_observed(step) - step) // models.total()
+        cycles = min(interval.interval - 1, observed, *due)
+        if cycles < 1:
+            return
+        self.ahead.expected = tuple((event.of, event.training) for event in events if event.ahead)
+        self._begin(step)
+        self._of_several = True
+        self._go_to_rest(events, cycles * models.total())
+
+    def _go_to_rest(self, events: Sequence[Happened], steps: int, parameter: Any = None) -> None:
+        self._rest.begin(events, steps, parameter)
         self._now.at = RESTING
         self.listen_to_updates(False)
         self.observe_steps(False)
 
     def called(self, full: Callable[..., Any]) -> Callable[..., Any]:
-        """``full`` for calls of a model while the path rests: they are as before, or the rest ends.
-
-        Written out, as it is called at every step: it runs no code that can fail.
-        """
-        grad, ident, thread, number = is_grad_enabled, get_ident, self._thread, self._current.models.number
+        """``full`` for calls of a model while the path rests: they are as before, or the rest ends."""
+        ident, thread, follows = get_ident, self._thread, self._rest.follows
 
         def run(root: nn.Module, arguments: Any, kwargs: Any) -> Any:
-            pattern = self.pattern
-            if grad():
-                if root is pattern.root():
-                    if root.training is pattern.training and self._begun < _MOST_CALLS:
-                        if self._begun:
-                            # Not as before: the rest ends with this step, whose loss is not known.
-                            self._rest, self._left = self._rest - self._left + 1, 1
-                        self._begun += 1
-                        return None
-                elif root in pattern.inside:
-                    return None
-            elif self._begun and number(root) != pattern.model:
-                return None  # a teacher, whose call inside a step is a part of it
+            if follows(root, arguments, kwargs):
+                return None
             return None if ident() != thread else full(root, arguments, kwargs)
 
         return run
 
     def updated(self, full: Callable[..., Any]) -> Callable[..., Any]:
         """``full`` for the steps of optimizers while the path rests: they are counted."""
-        ident, thread, changes = get_ident, self._thread, self._port.changes
+        ident, thread, changes, rest = get_ident, self._thread, self._port.changes, self._rest
         wake = self._port.guard.shielded(self._wake)
 
         def run(optimizer: Optimizer, arguments: Any, kwargs: Any) -> Any:
-            if optimizer is not self.pattern.optimizer() or ident() != thread:
+            if ident() != thread or not rest.updates(optimizer):
                 return full(optimizer, arguments, kwargs)
-            self._left -= 1
-            self._begun = 0
-            return wake() if not self._left or changes.pending else None
+            return wake() if not rest.left or changes.pending else None
 
         return run
 
     def _count_rest(self) -> None:
         """The rest is over."""
-        steps, self._rest, self._left = self._rest - self._left, 0, 0
+        steps, self._rest.steps, self._rest.left = self._rest.steps, 0, 0
+        self._vain = 0 if steps else self._vain + 1
         self._unnumbered += steps
         self._step += steps
         self._rested += steps
@@ -458,22 +512,47 @@ class FastPath:
         steps, self._unnumbered = self._unnumbered, 0
         self._port.clock.pass_train(steps)
 
-    def _record_last(self) -> None:
-        """Record the last step of a rest without its loss, so that the number of steps is known whatever comes."""
-        if self._unnumbered:
-            self._port.clock.pass_train(self._unnumbered - 1)
-            self._unnumbered = 0
-            now_ns = monotonic_ns() if self._phases is None else self._phases.end()[0]
+    def _record_last(self, models: Sequence[int] = ()) -> None:
+        """Record the last steps of a rest without their losses, so that the number of steps is known whatever comes.
+
+        Args:
+            models: Their models, if they are of several.
+        """
+        if not self._unnumbered:
+            return
+        last = models[-self._unnumbered :] or (self.pattern.model,)
+        self._port.clock.pass_train(self._unnumbered - len(last))
+        self._unnumbered = 0
+        now_ns = monotonic_ns() if self._phases is None else self._phases.end()[0]
+        for model in last:
+            if models:
+                self._port.steady.begin(model, rated=False)
             self._port.steady.step(now_ns, now_ns, ABSENT, ABSENT, 0.0, NO_PHASES)
 
     def _wake(self) -> None:
         """The rest is over, between two steps."""
-        self._count_rest()
-        self._now.at = BETWEEN
-        self.observe_steps(True)
         if self._phases is not None:
             self._phases.end()  # the time so far belongs to steps that are not recorded
+        if self._of_several:
+            self._rest.left = 0  # the next call ends it: the full path begins with a call
+            return
+        self._count_rest()
+        self._now.at, self._now.follows = BETWEEN, self.pattern.begins
+        self.observe_steps(True)
+        root = self.pattern.root()
+        if self.pattern.several and root is not None:
+            self._several.observe(root)
         self._look_around()
+
+    def _wake_for_call(self) -> int:
+        """A call is not as before, or enough steps are over; returns where the step is now."""
+        if self._rest.left:
+            self.leave()
+        elif self._of_several:
+            self.leave(superseded=is_grad_enabled())
+        else:
+            self._wake()
+        return self._now.at
 
     def _in_steady_step(self) -> bool:
         if self._now.at == RESTING:
@@ -503,23 +582,26 @@ class FastPath:
             return
         if not port.steady.begin(pattern.model, rated=not pattern.by_script):
             return
-        self._first = self._step
-        self._interval.begin(self._step)
-        self._norm_ns = self._rested = 0
-        self._since_ns = port.clock.now_ns()
+        self._begin(self._step)
         self._now.at, self._now.follows = BETWEEN, pattern.begins
+        root = pattern.root()
+        if pattern.several and root is not None:
+            self._several.observe(root)
+        self._look_around(rests=False)
+
+    def _begin(self, step: int) -> None:
+        self._step = self._first = step
+        self._interval.begin(step)
+        self._norm_ns = self._rested = 0
+        self._since_ns = self._port.clock.now_ns()
         # Its records belong to the recorder now; they must not be kept alive up to the next forward on the full path.
         self._current.forward = None
         self._current.unseen.clear()
         self.ahead.observe()
         for listener in self._current.events.resting:
             listener(True)
-        root = pattern.root()
-        if pattern.several and root is not None:
-            self._several.observe(root)
         if self.ahead.observed:
             self.listen_to_losses(True)
-        self._look_around(rests=False)
 
     def enter_with(self, root: nn.Module, arguments: Any, kwargs: Any) -> bool:
         """Take this path from the call of ``root`` on that begins now; returns False where it does not."""
@@ -542,30 +624,39 @@ class FastPath:
         at, self._now.at, self._now.running = self._now.at, OFF, False
         if at == OFF:
             return
+        calls, through = list[Happened](), False
+        models, length = list[int](), 0
         if at == RESTING:
+            calls, through, last = self._rest.end()
+            models, length = self._rest.models()
             self.observe_steps(True)
             self._count_rest()
-            self._record_last()
-            if self._begun and not superseded:
-                # It is not known when it was called, and whether a backward has run since.
-                at = IN_FORWARD
-                self._start_ns, self._weight = self._port.clock.now_ns(), 1.0
-            self._begun = 0
-        elif at == BETWEEN and superseded:
+            if calls or self._of_several:
+                self._current.objectives.forget(None if calls else last)
+            if not superseded:
+                self._record_last(models[-length:] if self._of_several else ())
+        elif at == BETWEEN and (superseded or self.ahead.held):
             self._record_last()
         self._number_rested()
         self._interval.end(self._step)
         steps = self._step - self._first
-        if steps < _SOON and self._step < self._end:
+        several, self._of_several = self._of_several, False
+        if several:
+            self._measured, self._earliest = True, self._step + length
+            self._interval.begin(self._step)
+        elif steps < _SOON and self._step < self._end:
             self.pattern.forget()
         self.listen_to_updates(True)
         self._several.ignore()
         self.ahead.ignore()
         for listener in self._current.events.resting:
             listener(False)
-        self._port.alternating.passed(self.pattern.model, steps)
+        for model, count in (Counter(models) if several else {self.pattern.model: steps}).items():
+            self._port.alternating.passed(model, count)
         now_ns = self._port.clock.now_ns()
         self._port.cost.steady_steps_ended(steps, self._since_ns, now_ns, self._norm_ns, self._rested)
+        if calls:
+            self._open_again(calls, through)
         if at in (IN_FORWARD, IN_BACKWARD):
             self._hand_over(at, superseded)
         if at == IN_BACKWARD and self._read is not None:
@@ -575,6 +666,25 @@ class FastPath:
         self._several.clear()
         self._arguments = self._kwargs = None
         self.ahead.give_back()
+
+    def _open_again(self, calls: Sequence[Happened], through: bool) -> None:
+        """The rest has ended inside a step: its calls are known, not when they were and which backwards have run."""
+        current, clock = self._current, self._port.clock
+        for call in calls:
+            root = call.of()
+            if root is None:
+                continue
+            before, model = clock.train, current.models.number(root)
+            current.root = root
+            current.forward = clock.forward(grad=True, training=call.training, model=model)
+            # Of one call only, any backward counts.
+            current.forward.marked, current.forward.backpropagated = False, through
+            if clock.train is not None and clock.train is not before:
+                current.begin_step(clock.train)
+        current.output = current.loss = None
+        current.forward_depth = 0
+        if self.pattern.by_script:
+            self.script.note()
 
     def _hand_over(self, at: int, superseded: bool) -> None:
         current, clock, pattern = self._current, self._port.clock, self.pattern

@@ -36,7 +36,7 @@ class Loss:
     """The loss that one backward started from."""
 
     number: int  #: Backwards are numbered in their order.
-    value: Any  #: A float, or a readback of one.
+    value: Any  #: A float, or a readback of one; None where it was not observed.
     weight: float = 1.0  #: Its weight in an average: samples.
     plain: bool = True  #: Whether that was one tensor, with no gradient given, and for all parameters.
 
@@ -138,8 +138,10 @@ class Objective:
 
     @property
     def value(self) -> Any:
-        """The sum, or a readback of it."""
+        """The sum, or a readback of it; None if a loss of it was not observed."""
         values = [loss.value for loss in self.losses]
+        if None in values:
+            return None
         if self._parts is None and all(type(value) is float for value in values):
             return total(values)
         return self
@@ -267,7 +269,17 @@ class Objectives:
         self._updated = True
         return found
 
-    def restore(self, optimizer: Optimizer | None, value: float, weight: float, backwards: int) -> None:
+    def forget(self, updated: Optimizer | None) -> None:
+        """Backwards and updates were not observed.
+
+        Args:
+            updated: The optimizer that has stepped last, if no backward has run since then.
+        """
+        self.restore(None, None, 0.0, 0)
+        if updated is not None:
+            self.updated(updated)
+
+    def restore(self, optimizer: Optimizer | None, value: float | None, weight: float, backwards: int) -> None:
         """Add backwards since the last update that were not followed; their losses add up to ``value``.
 
         They contributed to the gradients of ``optimizer``; without it, of all optimizers.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import sys
 import types
 from collections.abc import Callable
@@ -167,6 +168,9 @@ class UpdatePoint:
         self._readings.learning_rates(step, optimizer, self._optimizers.numbers[optimizer], self._optimizers.several)
         for listener in current.events.each_update_ended:
             listener(step, optimizer)
+        losses = [objective.value for objective in self._objectives[1].values()]
+        if not self._plain or not all(type(loss) is float and math.isfinite(loss) for loss in losses):
+            self._fast_path.cycle.forget()
         plain = self._plain and len(self._optimizers.numbers) == 1
         learned = self._fast_path.pattern.learn(step, optimizer, self._objective(), plain=plain)
         current.objectives.updated(optimizer)
@@ -350,7 +354,8 @@ class UpdatePoint:
     def _record_losses(self, step: OpenStep, found: dict[int, Objective], led: dict[int, set[int]]) -> None:
         for leader, members in led.items():
             objective = functools.reduce(Objective.joined, (found[model] for model in members))
-            self._current.port.add_scalar(step.records, "loss", objective.value, Role.LOSS, objective.weight, leader)
+            if (loss := objective.value) is not None:
+                self._current.port.add_scalar(step.records, "loss", loss, Role.LOSS, objective.weight, leader)
 
     def _read_gradients(self, step: OpenStep, optimizer: Optimizer) -> None:
         scale = getattr(optimizer, "grad_scale", None)

@@ -154,6 +154,11 @@ class HandwrittenUpdates:
             # Other rows of an embedding than before.
             self._seen = self._followed.note(self._loose, again=True)
 
+    @property
+    def visible(self) -> bool:
+        """Whether versions have shown the last updates."""
+        return self._followed.is_moving
+
     def updated(self) -> bool:
         """Whether an update has followed the last backward on the fast path."""
         seen = self._seen

@@ -120,6 +120,11 @@ class FollowedParameters:
         """Whether an update has followed so many backwards in a row that one is taken for granted."""
         return self.in_a_row >= _HABIT
 
+    @property
+    def is_moving(self) -> bool:
+        """Whether versions have shown so many updates in a row that no values are kept."""
+        return self._moved >= _HABIT
+
     def note(self, others: Sequence[Place], *, again: bool) -> list[NotedParameter]:
         """Note the state of some parameters; returns those that have a gradient.
 
@@ -127,7 +132,7 @@ class FollowedParameters:
             others: Places of tensors of no module, the first of which are noted too.
             again: See :meth:`NotedParameter.note`.
         """
-        values = self._moved < _HABIT
+        values = not self.is_moving
         noted = [each for each in self._followed if each.note(values=values, again=again)]
         if not noted or len(noted) < len(self._followed):
             self._followed = [NotedParameter(place) for place in self._choose()]
