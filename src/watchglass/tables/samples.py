@@ -148,6 +148,7 @@ class StoredSamples:
 
     def add(self, frame: Frame, start_ns: int, stop_ns: int) -> None:
         """Take in a frame between two watermarks, where the format requires its rows to be."""
+        self._payloads.newest = frame.source or self._payloads.newest
         self._frames.append((start_ns, stop_ns, self._payloads.keep(frame)))
 
     def rows(self, start_ns: int = 0, stop_ns: int | None = None, *, every: int = 1) -> NDArray[Any]:

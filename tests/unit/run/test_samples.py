@@ -119,6 +119,18 @@ def test_a_run_that_goes_on_shows_more_and_a_snapshot_does_not(tmp_path: Path) -
         assert snapshot.samples("cpu.utilization").values.tolist() == [1]
 
 
+def test_samples_that_are_read_while_more_are_written_are_whole(tmp_path: Path) -> None:
+    with RunBuilder(tmp_path / "run") as builder:
+        builder.batch(Batch(metrics={"cpu.utilization": [0.0] * 5}))
+        run = open_run(tmp_path / "run")
+        for number in range(1, 5):  # each is read once in the segment as it is, and once as it has grown
+            assert len(run.samples("cpu.utilization")) == 5 * number
+            builder.batch(Batch(metrics={"cpu.utilization": [1.0 * number] * 5}))
+            run.refresh()
+        assert run.problems == []
+        assert run.snapshot().samples("cpu.utilization").values[-1] == 4.0
+
+
 def test_the_usage_of_a_machine_is_in_few_words(tmp_path: Path) -> None:
     metrics = {
         "cpu.utilization": [40.0, 60.0], "processes.memory": [float("nan"), 3.0 * GIB],
