@@ -310,6 +310,27 @@ assert open("out.toy").read() == "toy of run"
 assert "toy" in cli("check", "--help")
 """,
     ),
+    "dashboard: a page of a run": Toy(
+        {
+            "dashboard/run_pages.py": [
+                ("def _settings(", "def _toy(shown):\n    return 'a toy'\n\n\ndef _settings("),
+                ('    "settings": RunPage(', '    "toy": RunPage("Toy", _toy, "steps"),\n    "settings": RunPage('),
+            ],
+        },
+        """
+import threading
+from starlette.testclient import TestClient
+from watchglass.dashboard.application import application
+from watchglass.dashboard.listing import Listing
+
+build_run("run", [Step({"loss": 1.0})])
+served = application(Listing("run"), threading.Event(), token="t", cookie="c")
+client = TestClient(served, base_url="http://127.0.0.1", cookies={"c": "t"})
+page = client.get("/latest")
+assert ">Toy</a>" in page.text
+assert "a toy" in client.get(f"{page.url}/toy").text
+""",
+    ),
     "view: a figure": Toy(
         {
             "view/figures.py": [

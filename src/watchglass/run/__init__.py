@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from watchglass.run.reading import Journal as Journal
     from watchglass.run.recorded_step import RecordedStep as RecordedStep
     from watchglass.run.run import Run as Run, open_run as open_run
-    from watchglass.run.runs import ListedRun as ListedRun, Runs as Runs, open_runs as open_runs
+    from watchglass.run.runs import ListedRun as ListedRun, Runs as Runs, open_runs as open_runs, runs_of as runs_of
     from watchglass.run.samples import Samples as Samples, Usage as Usage, usage_of as usage_of
     from watchglass.run.search import RunSearch as RunSearch
     from watchglass.run.stages import Stage as Stage, Stages as Stages
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     )
     from watchglass.run.table import Table as Table
     from watchglass.run.tensor import Tensor as Tensor
-    from watchglass.run.timeline import StepTimes as StepTimes, step_times as step_times
+    from watchglass.run.timeline import StepTimes as StepTimes, last_step_ns as last_step_ns, step_times as step_times
     from watchglass.run.worker import Worker as Worker
 
 if not TYPE_CHECKING:

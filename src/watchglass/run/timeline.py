@@ -63,3 +63,12 @@ def step_times(worker: Worker) -> StepTimes:
     order = np.argsort(end_ns, kind="stable")
     begin_ns = end_ns - np.rint(1e9 * seconds).astype(np.int64)
     return StepTimes(rows[order], begin_ns[order], end_ns[order], phases_s[order])
+
+
+def last_step_ns(worker: Worker) -> int | None:
+    """Wall time of the end of the last step of a worker, nanoseconds since 1970; None for a worker without steps."""
+    rows = worker.columns[-1:]
+    if not len(rows):
+        return None
+    headers = worker.attempts[int(rows["attempt"][0])].headers
+    return int(wall_times(headers, worker.ends(rows)["end_ns"])[0].astype(np.int64))

@@ -24,10 +24,18 @@ if TYPE_CHECKING:
     )
     from watchglass.view.export import check_export_path as check_export_path, export_parquet as export_parquet
     from watchglass.view.failure import ended_how as ended_how, failure_sentence as failure_sentence
+    from watchglass.view.figures import run_figures as run_figures, scalar_figures as scalar_figures
     from watchglass.view.json_format import json_document as json_document, json_schema as json_schema
     from watchglass.view.junit import junit_document as junit_document
+    from watchglass.view.layer_grids import (
+        GRADIENT_NORM as GRADIENT_NORM,
+        LAYER_FIELDS as LAYER_FIELDS,
+        layer_grid as layer_grid,
+    )
     from watchglass.view.markdown import markdown_document as markdown_document
     from watchglass.view.output_file import check_output_path as check_output_path, write_whole as write_whole
+    from watchglass.view.page import figures_html as figures_html, page_style as page_style, section as section
+    from watchglass.view.pictures import sparkline as sparkline
     from watchglass.view.profile_report import (
         ProfilerRule as ProfilerRule,
         profile_document as profile_document,
@@ -40,9 +48,21 @@ if TYPE_CHECKING:
         write_report as write_report,
     )
     from watchglass.view.sarif import RuleText as RuleText, sarif_document as sarif_document
+    from watchglass.view.sections import (
+        SYMBOLS as SYMBOLS,
+        diagnoses_html as diagnoses_html,
+        facts_html as facts_html,
+        findings_html as findings_html,
+        scalars_html as scalars_html,
+        settings_html as settings_html,
+        statuses_html as statuses_html,
+        summary_html as summary_html,
+        time_tables_html as time_tables_html,
+    )
     from watchglass.view.text import (
         command as command,
         duration as duration,
+        escaped as escaped,
         harmless_json as harmless_json,
         number as number,
         printable as printable,
@@ -51,6 +71,7 @@ if TYPE_CHECKING:
     from watchglass.view.time_figures import (
         FUNCTION_TITLES as FUNCTION_TITLES,
         OPERATOR_TITLES as OPERATOR_TITLES,
+        figures_of_time as figures_of_time,
         function_rows as function_rows,
         operator_rows as operator_rows,
         trace_rows as trace_rows,

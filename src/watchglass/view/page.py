@@ -27,13 +27,18 @@ def page(title: str, body: str) -> str:
         title: Its title, as plain text.
         body: Its content, as HTML.
     """
-    style, made = _asset("report.css"), _asset("report.html")
+    style, made = page_style(), _asset("report.html")
     allowed = f"'sha256-{b64encode(hashlib.sha256(style.encode()).digest()).decode()}'"
     for mark, text in (("STYLES", allowed), ("TITLE", escaped(title)), ("STYLE", style), ("BODY", body)):
         head, found, tail = made.partition(f"<!--{mark}-->")
         assert found, mark
         made = head + text + tail
     return made.replace("<!--SIZE-->", size(len(made.encode())), 1)
+
+
+def page_style() -> str:
+    """The style of what pages are made of, for pages that are no files of their own."""
+    return _asset("report.css")
 
 
 def section(title: str, parts: Sequence[str]) -> Sequence[str]:

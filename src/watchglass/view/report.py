@@ -21,7 +21,7 @@ from watchglass.view.sections import (
     time_tables_html,
 )
 from watchglass.view.text import escaped
-from watchglass.view.time_figures import time_figures
+from watchglass.view.time_figures import figures_of_time
 
 if TYPE_CHECKING:
     from watchglass.run import Run
@@ -66,7 +66,7 @@ def check_report_path(path: str | os.PathLike[str], *, replace: bool = False, or
 def render_report(run: Run, verdict: Verdict) -> str:
     """The whole page. Everything that comes from the run is escaped."""
     title = f"watchglass: {verdict.status} in {verdict.run}"
-    times = time_figures(run, verdict.findings)
+    times = figures_of_time(run, verdict.findings)
     whose = f", {escaped(run.worker().name)}" if len(run.workers) > 1 else ""
     body = "".join(
         (

@@ -150,7 +150,7 @@ def _marks_in_time(run: Run, findings: Sequence[Finding], begun: np.datetime64, 
     return marks_of(run, findings, lambda step: float(np.interp(step, numbers, moments)))
 
 
-def time_figures(run: Run, findings: Sequence[Finding] = ()) -> list[tuple[str, Picture]]:
+def figures_of_time(run: Run, findings: Sequence[Finding] = ()) -> list[tuple[str, Picture]]:
     """Every figure of time that the run has data for, with a caption."""
     first = f" Shown: {run.worker().name}, one of {len(run.workers):,} workers." if len(run.workers) > 1 else ""
     made: list[tuple[Picture | None, str]] = [

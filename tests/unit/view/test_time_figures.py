@@ -31,11 +31,11 @@ from watchglass.view.text import quantity
 from watchglass.view.time_figures import (
     duration_rows,
     durations_figure,
+    figures_of_time,
     function_rows,
     machine_figure,
     operator_rows,
     phases_figure,
-    time_figures,
     usage_rows,
 )
 from watchglass.view.usage import functions_sentence
@@ -163,7 +163,7 @@ def test_the_report_has_a_section_of_time_only_where_time_was_recorded(path: str
     assert "<h2>Time</h2>" in page
     assert "All metrics of the machine" in page
     plain = open_run(build_run(tmp_path / "plain", [Step({"loss": 1.0})] * 3))
-    assert time_figures(plain) == []
+    assert figures_of_time(plain) == []
     assert "<h2>Time</h2>" not in render_report(plain, verdict(plain))
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         Mark as Mark,
         Picture as Picture,
     )
+    from watchglass.view.pictures.svg import sparkline as sparkline
 
 if not TYPE_CHECKING:
     __getattr__ = lazily(__name__)

@@ -20,9 +20,9 @@ _MOST_COLUMNS = 1250
 def grid_png(grid: Grid, low: float, high: float) -> bytes:
     """The cells between two ends of the horizontal axis; a column reaches half way to its neighbours."""
     columns = grid.columns
-    # As many pixels as the closest columns need: they must not all be equally wide.
+    # Two for each of the closest columns: they must not all be equally wide, and of the first and last there is half.
     closest = float(np.diff(columns).min()) if len(columns) > 1 else high - low
-    width = int(np.clip(np.ceil((high - low) / max(closest, 1e-12)), 1, _MOST_COLUMNS))
+    width = int(np.clip(np.ceil(2 * (high - low) / max(closest, 1e-12)), 1, _MOST_COLUMNS))
     centres = low + (np.arange(width) + 0.5) * (high - low) / width
     edges = (columns[1:] + columns[:-1]) / 2
     nearest = np.searchsorted(edges, centres, side="right")

@@ -232,3 +232,24 @@ def scale_svg(number: int = 24) -> str:
     colours = ("#" + bytes(row).hex() for row in scale(np.linspace(0.0, 1.0, number)))
     boxes = "".join(f'<path fill="{colour}" d="M{5 * place} 0h5v10h-5z"/>' for place, colour in enumerate(colours))
     return f'<svg class="scale" width="{5 * number}" height="10" aria-hidden="true">{boxes}</svg>'
+
+
+def sparkline(values: Sequence[float], title: str) -> str:
+    """A course as an element of a line of text; numbers that are not finite are marks at the upper edge.
+
+    Args:
+        values: The numbers, at equal distances.
+        title: What it shows, plain text.
+    """
+    y = np.asarray(values, np.float64)
+    x = np.arange(len(y), dtype=np.float64)
+    known = np.isfinite(y)
+    frame = _Frame(Axis(), Axis(), (0.0, max(1.0, len(y) - 1.0)), limits(Axis(), y))
+    course = "".join(_path(frame.points(x[part], y[part])) for part in _stretches(known))
+    lost = _dots(frame.points(x[~known], np.full(int((~known).sum()), frame.up[1])))
+    return (
+        f'<svg class="spark" width="110" height="26" viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" '
+        f'overflow="visible" role="img" aria-label="{escaped(title)}"><path d="{course}"/>'
+        + (f'<path class="missing" d="{lost}"/>' if lost else "")
+        + "</svg>"
+    )

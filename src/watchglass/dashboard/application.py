@@ -1,0 +1,205 @@
+"""The dashboard as an application of a web server: which address shows what."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable, Collection
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from watchglass.dashboard.access import LOOPBACK, Access
+from watchglass.dashboard.events import Source, events
+from watchglass.dashboard.listing import Listing, RunRow
+from watchglass.dashboard.run_pages import RUN_PAGES, Shown
+from watchglass.dashboard.runs_page import is_column, runs_page
+from watchglass.dashboard.shell import Links, Tab, asset, shell
+from watchglass.dashboard.watched_run import WatchedRun, WatchedRuns
+from watchglass.errors import CompactedError, WatchglassError
+from watchglass.records import Mode
+from watchglass.view import render_report
+
+#: Most digits of a number in an address.
+_DIGITS = 9
+
+
+class Dashboard:
+    """The answers to requests. Nothing in them changes a run.
+
+    Args:
+        listing: The runs.
+        stopping: Set when the server stops.
+        root: Path of the server behind a proxy.
+    """
+
+    def __init__(self, listing: Listing, stopping: threading.Event, root: str = "") -> None:
+        self._listing, self._stopping, self._links = listing, stopping, Links(root)
+        self._watched = WatchedRuns(stopping)
+        self._epoch = secrets.token_hex(4)
+
+    def routes(self) -> list[Route]:
+        """All addresses."""
+        return [
+            Route("/", self.runs),
+            Route("/latest", self.latest),
+            Route("/r/{identifier}", self.run),
+            Route("/r/{identifier}/report.html", self.report),
+            Route("/r/{identifier}/{page}", self.run),
+            Route("/events", self.events),
+            Route("/static/{name}", self.static),
+        ]
+
+    def runs(self, request: Request) -> Response:
+        """The table of runs."""
+        query, sort = request.query_params.get("q", ""), request.query_params.get("sort", "")
+        if not is_column(sort):
+            return _missing("there is no such column to sort by")
+        number = self._listing.number
+        page = _number(request.query_params.get("page", "")) or 1
+        main = runs_page(self._listing.rows, self._links, query=query, sort=sort, page=page)
+        address = self._links.events(after=f"{self._epoch}-{number}")
+        pulse = self._listing.location
+        return HTMLResponse(shell(self._links, "watchglass: runs", main, pulse=pulse, events=address))
+
+    def latest(self, request: Request) -> Response:
+        """To the newest run."""
+        return RedirectResponse(self._links.run(self._listing.rows[0].identifier), 303)
+
+    def run(self, request: Request) -> Response:
+        """A page of a run."""
+        name = request.path_params.get("page", "")
+        if name not in RUN_PAGES or (row := self._row(request)) is None:
+            return _missing("there is no such page")
+        page = RUN_PAGES[name]
+        query = {each: request.query_params[each] for each in page.choices if each in request.query_params}
+
+        def draw(watched: WatchedRun) -> Response:
+            published = watched.newest
+            shown = Shown(published, self._links, row.identifier, query)
+            main = published.made(f"{name}?{sorted(query.items())}", lambda: page.draw(shown))
+            tabs = [
+                Tab(other.title, self._links.run(row.identifier, path), path == name)
+                for path, other in RUN_PAGES.items()
+            ]
+            tabs.append(Tab("Report", self._links.run(row.identifier, "report.html"), here=False))
+            address = self._links.events(run=row.identifier, after=f"{self._epoch}-{published.number}")
+            title = f"{row.listed.name}: {published.verdict.status}"
+            return HTMLResponse(
+                shell(
+                    self._links, title, main, tabs=tabs, pulse=watched.pulse(), events=address, parts=page.parts,
+                )
+            )  # fmt: skip
+
+        return self._of_run(row, draw)
+
+    def report(self, request: Request) -> Response:
+        """The report of a run, as a file."""
+        row = self._row(request)
+        if row is None:
+            return _missing("there is no such run")
+
+        def draw(watched: WatchedRun) -> Response:
+            published = watched.newest
+            # As a file, for the policy of our pages forbids its style.
+            named = {"Content-Disposition": f'attachment; filename="report-{row.identifier}.html"'}
+            return HTMLResponse(render_report(published.run, published.verdict), headers=named)
+
+        return self._of_run(row, draw)
+
+    def events(self, request: Request) -> Response:
+        """What changes, see :mod:`watchglass.dashboard.events`."""
+        identifier = request.query_params.get("run")
+        after = request.headers.get("last-event-id") or request.query_params.get("after", "")
+        limit = _number(request.query_params.get("limit", ""))
+        if identifier is None:
+            return self._stream(self._of_listing(), after, limit)
+        row = self._row_of(identifier)
+        if row is None:
+            return _missing("there is no such run")
+        return self._of_run(row, lambda watched: self._stream(_of_watched(row, watched), after, limit))
+
+    def static(self, request: Request) -> Response:
+        """Style and script."""
+        name = request.path_params["name"]
+        for known in ("dashboard.css", "dashboard.js"):
+            if self._links.asset(known).endswith(f"/{name}"):
+                found = asset(known)
+                kept = {"Cache-Control": "private, max-age=31536000, immutable"}
+                return Response(found.text, media_type=found.kind, headers=kept)
+        return _missing("there is no such file")
+
+    def _row(self, request: Request) -> RunRow | None:
+        return self._row_of(request.path_params["identifier"])
+
+    def _row_of(self, identifier: str) -> RunRow | None:
+        try:
+            return self._listing[identifier]
+        except KeyError:
+            return None
+
+    def _of_run(self, row: RunRow, answer: Callable[[WatchedRun], Response]) -> Response:
+        """The answer from a run, or why it cannot be read."""
+        try:
+            watched = self._watched.watch(row.listed.location)
+            try:
+                return answer(watched)
+            except CompactedError:  # since the last look
+                watched.look()
+                return answer(watched)
+        except WatchglassError as error:
+            return PlainTextResponse(f"watchglass: {error}\n", 404 if isinstance(error, LookupError) else 503)
+
+    def _of_listing(self) -> Source:
+        listing = self._listing
+        return Source(lambda: len(listing.rows) and listing.number, lambda _: {}, lambda: listing.location)
+
+    def _stream(self, source: Source, after: str, limit: int | None) -> Response:
+        return StreamingResponse(
+            events(source, self._epoch, after, self._stopping, limit),
+            media_type="text/event-stream",
+            headers={"X-Accel-Buffering": "no"},
+        )
+
+
+def application(
+    listing: Listing, stopping: threading.Event, *, token: str, cookie: str, hosts: Collection[str] = (), root: str = ""
+) -> ASGIApp:
+    """The whole application.
+
+    Args:
+        listing: The runs.
+        stopping: Set when the server stops, which ends all events.
+        token: See :class:`~watchglass.dashboard.access.Access`, as for the others.
+        cookie: Name of the cookie.
+        hosts: Names of the server, in addition to those of this machine for itself.
+        root: Path of the server behind a proxy.
+    """
+    handlers: dict[Any, Any] = {404: lambda request, error: _missing("there is no such page")}
+    routed = Starlette(routes=list(Dashboard(listing, stopping, root).routes()), exception_handlers=handlers)
+    return Access(routed, token, cookie, (*LOOPBACK, *hosts), root)
+
+
+def _of_watched(row: RunRow, watched: WatchedRun) -> Source:
+    def change(number: int) -> dict[str, object]:
+        run = watched.newest.run
+        steps = run.worker().numbers(Mode.TRAIN)
+        return {
+            "run": row.identifier,
+            "changed": watched.changed_since(number),
+            "step": steps.last if len(steps) else None,
+        }
+
+    return Source(lambda: watched.newest.number, change, watched.pulse)
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS else None
+
+
+def _missing(sentence: str) -> Response:
+    return PlainTextResponse(f"watchglass: {sentence}\n", 404)

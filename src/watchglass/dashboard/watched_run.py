@@ -1,0 +1,216 @@
+"""A run that somebody looks at: read again and again by a thread of its own, and published as it was at that time."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import cached_property
+
+from watchglass import diagnose
+from watchglass.config import Clock
+from watchglass.errors import MissingFileError, in_a_line
+from watchglass.records import Status, Verdict
+from watchglass.run import News, Run, last_step_ns, open_run, state_of
+from watchglass.store import Store, layout, lease_holder, read_small
+from watchglass.view import duration
+
+#: A run that nobody has looked at for so long is closed.
+UNWATCHED_S = 60.0
+#: Seconds between two looks at a run in a folder; in an object store its policy says.
+_PERIOD_S = 0.5
+#: Looks whose changes are kept, for pages that come back.
+_KEPT = 256
+#: What may change in a run.
+PARTS = ("steps", "samples", "findings", "rules")
+
+
+class Published:
+    """A run as one look had it, with what was made of it; for any number of threads.
+
+    Attributes:
+        run: A snapshot.
+        number: Number of the look.
+    """
+
+    def __init__(self, run: Run, number: int) -> None:
+        self.run, self.number = run, number
+        self._lock = threading.Lock()
+        self._made: dict[str, str] = {}
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """The verdict by the findings in the journal of the run. No rule is evaluated."""
+        return diagnose.verdict(self.run)
+
+    def made(self, key: str, make: Callable[[], str]) -> str:
+        """The result of ``make``, made once for a key however many ask for it."""
+        with self._lock:
+            if key not in self._made:
+                self._made[key] = make()
+            return self._made[key]
+
+
+class WatchedRun:
+    """A run that is read again and again while someone looks at it.
+
+    Args:
+        location: Its location.
+        clock: The time.
+    """
+
+    def __init__(self, location: str, clock: Clock = time) -> None:
+        self._run, self._clock = open_run(location), clock
+        self._number, self._asked_s = 0, clock.monotonic()
+        self._changes: deque[tuple[int, frozenset[str]]] = deque(maxlen=_KEPT)
+        self._newest = Published(self._run.snapshot(), 0)
+        intervals = self._run.store.policy.intervals(len(self._run.workers))
+        #: Seconds between two looks.
+        self.period_s = max(_PERIOD_S, intervals.poll_s)
+        self._around_s, self._looked_around_s = intervals.liveness_s, float("-inf")
+        self._state = ""
+        self._judge_ns: int | None = None
+        #: Why the last look failed, "" where it did not.
+        self.problem = ""
+        self._look_around()
+
+    @property
+    def newest(self) -> Published:
+        """The run as the last look had it; who asks looks at it."""
+        self.asked()
+        return self._newest
+
+    def asked(self) -> None:
+        """Someone looks at it."""
+        self._asked_s = self._clock.monotonic()
+
+    @property
+    def unwatched(self) -> bool:
+        """Whether nobody has asked for it for a minute."""
+        return self._clock.monotonic() - self._asked_s > UNWATCHED_S
+
+    def changed_since(self, number: int) -> list[str]:
+        """What has changed since a look; everything if that is too long ago."""
+        oldest = self._changes[0][0] if self._changes else self._newest.number + 1
+        if not oldest - 1 <= number <= self._newest.number:
+            return list(PARTS)
+        changed = frozenset[str]().union(*(parts for at, parts in list(self._changes) if at > number))
+        return [part for part in PARTS if part in changed]
+
+    def look(self) -> bool:
+        """Read what is new, and publish it; returns whether something was. For one thread."""
+        try:
+            news = self._run.refresh()
+            parts = _changed(news) if news else frozenset[str]()
+            parts |= {"findings"} if self._look_around() else set()
+        except Exception as error:  # pages go on with what was read, and say so
+            self.problem = in_a_line(error)
+            return False
+        self.problem = ""
+        if not parts:
+            return False
+        self._number += 1
+        self._changes.append((self._number, parts))
+        self._newest = Published(self._run.snapshot(), self._number)
+        return True
+
+    def pulse(self) -> str:
+        """How new the numbers and the verdict are, in one line."""
+        run, verdict, now_ns = self._newest.run, self._newest.verdict, self._clock.time_ns()
+        steps = f"{verdict.train_steps:,}"
+        if verdict.planned_train_steps is not None:
+            steps += f" of {verdict.planned_train_steps:,}"
+        parts = [self._state, f"{steps} training steps"]
+        last_ns = last_step_ns(run.worker())
+        if last_ns is not None:
+            parts.append(f"last step {_ago(now_ns - last_ns)}")
+        parts.append(self._judged(now_ns))
+        if self.problem:
+            parts.append(f"cannot be read now: {self.problem}")
+        return " · ".join(parts)
+
+    def _judged(self, now_ns: int) -> str:
+        statuses = [each.status for each in self._newest.run.journal.statuses]
+        if statuses and Status.IN_PROGRESS not in statuses:
+            return "rules evaluated to the end"
+        if self._judge_ns is not None:
+            return f"rules evaluated by a process last seen {_ago(now_ns - self._judge_ns)}"
+        return "no process evaluates rules now" if statuses else "rules not evaluated: watchglass check RUN does"
+
+    def _look_around(self) -> bool:
+        """See how the processes are, now and then; returns whether the state of the run changed."""
+        now_s = self._clock.monotonic()
+        if now_s - self._looked_around_s < self._around_s:
+            return False
+        self._looked_around_s = now_s
+        self._judge_ns = _judge_ns(self._run.store)
+        before, self._state = self._state, state_of(self._run)
+        return self._state != before
+
+
+class WatchedRuns:
+    """The runs that someone looks at, each with a thread. For any number of threads.
+
+    Args:
+        stopping: Set when the threads shall end.
+        clock: The time.
+    """
+
+    def __init__(self, stopping: threading.Event, clock: Clock = time) -> None:
+        self._stopping, self._clock = stopping, clock
+        self._lock = threading.Lock()
+        self._watched: dict[str, WatchedRun] = {}
+
+    def watch(self, location: str) -> WatchedRun:
+        """The run of a location, opened if nobody looks at it.
+
+        Raises:
+            WatchglassError: It cannot be read.
+        """
+        with self._lock:
+            found = self._watched.get(location)
+            if found is not None:
+                found.asked()
+                return found
+        opened = WatchedRun(location, self._clock)  # takes a while, in which other runs are watched
+        with self._lock:
+            found = self._watched.setdefault(location, opened)
+        if found is opened:
+            threading.Thread(target=self._follow, args=(location, opened), daemon=True).start()
+        return found
+
+    def _follow(self, location: str, watched: WatchedRun) -> None:
+        while not self._stopping.wait(watched.period_s):
+            with self._lock:
+                if watched.unwatched:
+                    del self._watched[location]
+                    return
+            watched.look()
+
+
+def _judge_ns(store: Store) -> int | None:
+    """When the evaluator of a run last showed that it lives; None where there is none."""
+    holder = lease_holder(store)
+    if holder is None:
+        return None
+    try:
+        renewed = json.loads(read_small(store, layout.LEASE_RENEWED))
+    except (MissingFileError, ValueError, RecursionError):  # a DamagedDataError is a ValueError
+        return holder.wall_ns
+    seen = renewed.get("wall_ns") if isinstance(renewed, dict) else None
+    return max(holder.wall_ns, seen if type(seen) is int else 0)
+
+
+def _changed(news: News) -> frozenset[str]:
+    if news.rebuilt:
+        return frozenset(PARTS)
+    found = {"findings"} if news.findings else set()
+    found |= {"rules"} if len(news.journal) > len(news.findings) else set()
+    found |= {"steps"} if news.workers else set()
+    return frozenset(found or {"samples"})
+
+
+def _ago(nanoseconds: int) -> str:
+    return f"{duration(max(0, round(nanoseconds / 1e9)))} ago"

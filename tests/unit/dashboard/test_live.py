@@ -1,0 +1,178 @@
+"""What a run records appears: in what is published, in events, in the table of runs."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from clocks import Now
+from dashboards import COOKIE, TOKEN, finding, steps
+from waiting import until
+from watchglass.dashboard.application import application
+from watchglass.dashboard.listing import Listing
+from watchglass.dashboard.watched_run import PARTS, UNWATCHED_S, WatchedRun, WatchedRuns
+from watchglass.errors import MissingFileError
+from watchglass.records import RuleStatus, Status
+from watchglass.store import JournalWriter
+from watchglass.testing import RunBuilder, build_run
+
+
+@pytest.fixture
+def growing(tmp_path: Path) -> Iterator[RunBuilder]:
+    with RunBuilder(tmp_path / "runs" / "growing") as builder:
+        builder.step(steps(1)[0])
+        yield builder
+
+
+def test_a_look_publishes_what_was_recorded_and_names_it(growing: RunBuilder) -> None:
+    watched = WatchedRun(growing.store.location)
+    first = watched.newest
+    assert not watched.look()
+    assert watched.newest is first
+    growing.step({"scalars": {"loss": 0.5}})
+    assert watched.look()
+    assert watched.changed_since(0) == ["steps"]
+    assert watched.newest.verdict.train_steps == 2
+    assert first.verdict.train_steps == 1
+    with JournalWriter(growing.store) as writer:
+        writer.write([finding(), RuleStatus("ExplodingGradient", Status.ISSUES_FOUND)])
+    assert watched.look()
+    assert watched.changed_since(1) == ["findings", "rules"]
+    assert watched.changed_since(0) == ["steps", "findings", "rules"]
+    assert watched.changed_since(2) == []
+
+
+@pytest.mark.parametrize("number", [-1, 7])
+def test_a_page_with_numbers_of_another_server_shows_everything_anew(growing: RunBuilder, number: int) -> None:
+    assert WatchedRun(growing.store.location).changed_since(number) == list(PARTS)
+
+
+def test_the_pulse_says_how_old_numbers_and_verdict_are(growing: RunBuilder) -> None:
+    now = Now()
+    watched = WatchedRun(growing.store.location, now)
+    assert watched.pulse().startswith("not finished · 1 training steps · last step ")
+    assert watched.pulse().endswith("rules not evaluated: watchglass check RUN does")
+    with JournalWriter(growing.store) as writer:
+        writer.write([RuleStatus("DeadRelu", Status.IN_PROGRESS)])
+        now.advance(30)
+        watched.look()
+        assert "rules evaluated by a process last seen 30 s ago" in watched.pulse()
+    now.advance(30)
+    watched.look()
+    assert watched.pulse().endswith("no process evaluates rules now")
+
+
+def test_the_end_of_a_process_is_published_although_nothing_is_recorded(
+    growing: RunBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = Now()
+    watched = WatchedRun(growing.store.location, now)
+    monkeypatch.setattr("watchglass.dashboard.watched_run.state_of", lambda run: "lost")
+    assert not watched.look()  # the processes are looked at now and then only
+    now.advance(2)
+    assert watched.look()
+    assert watched.pulse().startswith("lost · ")
+
+
+def test_a_run_that_cannot_be_read_for_a_while_stays_as_it_was(
+    growing: RunBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = WatchedRun(growing.store.location)
+
+    def refuse() -> None:
+        raise MissingFileError("the folder is gone")
+
+    monkeypatch.setattr(watched._run, "refresh", refuse)
+    assert not watched.look()
+    assert watched.pulse().endswith("cannot be read now: the folder is gone")
+    assert watched.newest.verdict.train_steps == 1
+    monkeypatch.undo()
+    watched.look()
+    assert "cannot be read" not in watched.pulse()
+
+
+def test_a_run_that_nobody_looks_at_is_closed(growing: RunBuilder) -> None:
+    now = Now()
+    watched = WatchedRun(growing.store.location, now)
+    now.advance(UNWATCHED_S + 1)
+    assert watched.unwatched
+    assert watched.newest
+    assert not watched.unwatched
+
+
+def test_each_run_is_read_by_one_thread_until_the_server_stops(growing: RunBuilder, stopping: threading.Event) -> None:
+    before = threading.active_count()
+    runs = WatchedRuns(stopping)
+    watched = runs.watch(growing.store.location)
+    assert runs.watch(growing.store.location) is watched
+    growing.step({"scalars": {"loss": 0.5}})
+    until(lambda: watched.newest.verdict.train_steps == 2)
+    stopping.set()
+    until(lambda: threading.active_count() == before)
+
+
+def client_of(growing: RunBuilder, stopping: threading.Event) -> tuple[TestClient, str]:
+    listing = Listing(str(Path(growing.store.location).parent))
+    served = application(listing, stopping, token=TOKEN, cookie=COOKIE)
+    client = TestClient(served, base_url="http://127.0.0.1:8420", cookies={COOKIE: TOKEN})
+    return client, listing.rows[0].identifier
+
+
+def events(text: str) -> list[dict[str, str]]:
+    return [
+        dict(line.split(": ", 1) for line in block.split("\n"))
+        for block in text.strip().split("\n\n")
+        if "event: " in block
+    ]
+
+
+def test_events_say_what_has_changed_since_the_page(growing: RunBuilder, stopping: threading.Event) -> None:
+    client, run = client_of(growing, stopping)
+    page = client.get(f"/r/{run}").text
+    address = page.split('data-events="')[1].split('"')[0].replace("&amp;", "&")
+    growing.step({"scalars": {"loss": 0.5}})
+    answer = client.get(f"{address}&limit=1")
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    (pulse,) = events(answer.text)
+    # The page is new, so the first event may tell its age only; then comes what has changed.
+    if pulse["event"] == "pulse":
+        _, pulse = events(client.get(f"{address}&limit=2").text)
+    assert pulse["event"] == "changed"
+    assert json.loads(pulse["data"]) == {"run": run, "changed": ["steps"], "step": 1}
+    # A browser that lost its connection goes on from the last event.
+    (event,) = events(client.get(f"{address}&limit=1", headers={"Last-Event-ID": pulse["id"]}).text)
+    assert event["event"] == "pulse"
+
+
+def test_events_of_another_start_of_the_server_are_everything(growing: RunBuilder, stopping: threading.Event) -> None:
+    client, run = client_of(growing, stopping)
+    (event,) = events(client.get(f"/events?run={run}&after=abcdef-0&limit=1").text)
+    assert json.loads(event["data"])["changed"] == list(PARTS)
+
+
+def test_the_table_takes_in_new_runs_and_what_they_record(growing: RunBuilder, tmp_path: Path) -> None:
+    listing = Listing(str(tmp_path / "runs"))
+    going = threading.Event()
+    listing.look(going)
+    (row,) = listing.rows
+    assert (row.steps, row.state, row.live) == (1, "not finished", True)
+    number = listing.number
+    listing.look(going)
+    assert listing.number == number
+    growing.step({"scalars": {"loss": 0.25}})
+    build_run(tmp_path / "runs" / "later", steps(3))
+    listing.look(going)
+    assert listing.number > number
+    later, row = listing.rows
+    assert (row.steps, row.loss[-1]) == (2, 0.25)
+    assert (later.listed.name, later.steps, later.live) == ("later", 3, False)
+
+
+def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MissingFileError, match="holds no runs; give a run, or a folder"):
+        Listing(str(tmp_path))
