@@ -20,7 +20,7 @@ from watchglass.dashboard.run_pages import RUN_PAGES, Shown
 from watchglass.dashboard.runs_page import is_column, runs_page
 from watchglass.dashboard.shell import Links, Tab, asset, shell
 from watchglass.dashboard.watched_run import WatchedRun, WatchedRuns
-from watchglass.errors import CompactedError, WatchglassError
+from watchglass.errors import CompactedError, WatchglassError, in_a_line
 from watchglass.records import Mode
 from watchglass.view import render_report
 
@@ -91,7 +91,8 @@ class Dashboard:
             title = f"{row.listed.name}: {published.verdict.status}"
             return HTMLResponse(
                 shell(
-                    self._links, title, main, tabs=tabs, pulse=watched.pulse(), events=address, parts=page.parts,
+                    self._links, title, main, name=row.listed.name, tabs=tabs,
+                    pulse=watched.pulse(), events=address, parts=page.parts,
                 )
             )  # fmt: skip
 
@@ -156,7 +157,12 @@ class Dashboard:
 
     def _of_listing(self) -> Source:
         listing = self._listing
-        return Source(lambda: len(listing.rows) and listing.number, lambda _: {}, lambda: listing.location)
+
+        def number() -> int:
+            listing.asked()
+            return listing.number
+
+        return Source(number, lambda _: {}, lambda: listing.location)
 
     def _stream(self, source: Source, after: str, limit: int | None) -> Response:
         return StreamingResponse(
@@ -179,8 +185,12 @@ def application(
         hosts: Names of the server, in addition to those of this machine for itself.
         root: Path of the server behind a proxy.
     """
-    handlers: dict[Any, Any] = {404: lambda request, error: _missing("there is no such page")}
+    handlers: dict[Any, Any] = {
+        404: lambda request, error: _missing("there is no such page"),
+        500: lambda request, error: PlainTextResponse(f"watchglass: {in_a_line(error)}\n", 500),
+    }
     routed = Starlette(routes=list(Dashboard(listing, stopping, root).routes()), exception_handlers=handlers)
+    routed.router.redirect_slashes = False  # to addresses that a proxy may not know
     return Access(routed, token, cookie, (*LOOPBACK, *hosts), root)
 
 

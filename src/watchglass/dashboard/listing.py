@@ -108,8 +108,12 @@ class Listing:
     @property
     def rows(self) -> list[RunRow]:
         """A row of each run, the newest first; who asks looks at them."""
-        self._asked_s = self._clock.monotonic()
+        self.asked()
         return sorted(self._rows.values(), key=lambda row: (-row.listed.created_ns, row.listed.name))
+
+    def asked(self) -> None:
+        """Someone looks at them."""
+        self._asked_s = self._clock.monotonic()
 
     def __getitem__(self, identifier: str) -> RunRow:
         """The row of a run.
@@ -153,9 +157,9 @@ class Listing:
             raise MissingFileError(
                 f"{self.location} holds no runs; give a run, or a folder below which `watchglass run` wrote some"
             )
-        for gone in self._rows.keys() - names:
-            del self._rows[gone]
-            self._open.pop(gone, None)
+        if gone := self._rows.keys() - names:
+            self._rows = {name: row for name, row in self._rows.items() if name in names}
+            self._open = {name: run for name, run in self._open.items() if name not in gone}
             self.number += 1
 
     def _find(self) -> set[str]:

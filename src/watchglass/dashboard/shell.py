@@ -78,7 +78,15 @@ class Tab(NamedTuple):
 
 
 def shell(
-    links: Links, title: str, main: str, *, tabs: Sequence[Tab] = (), pulse: str = "", events: str = "", parts: str = ""
+    links: Links,
+    title: str,
+    main: str,
+    *,
+    name: str = "",
+    tabs: Sequence[Tab] = (),
+    pulse: str = "",
+    events: str = "",
+    parts: str = "",
 ) -> str:
     """A whole page.
 
@@ -86,6 +94,7 @@ def shell(
         links: Addresses.
         title: Its title, plain text.
         main: Its content, HTML, which is fetched again when something changes.
+        name: What the links of the bar are about, plain text.
         tabs: Further links of the bar.
         pulse: How new the content is, plain text.
         events: Address of the events after this content; "" for a page that never changes.
@@ -102,6 +111,8 @@ def shell(
         f'<link rel="icon" href="data:,"><link rel="stylesheet" href="{links.asset("dashboard.css")}">'
         f'<script type="module" src="{links.asset("dashboard.js")}"></script></head>'
         f'<body data-events="{escaped(events)}" data-parts="{escaped(parts)}">'
-        f'<nav class="bar"><a class="home" href="{links.runs()}">watchglass</a>{named}</nav>'
+        f'<nav class="bar"><a class="home" href="{links.runs()}">watchglass</a>'
+        + (f'<span class="name">{escaped(name)}</span>' if name else "")
+        + f"{named}</nav>"
         f'<p class="pulse" role="status">{escaped(pulse)}</p><main>{main}</main></body></html>'
     )
