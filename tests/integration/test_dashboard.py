@@ -122,6 +122,12 @@ def test_a_live_run_in_a_browser(processes: Processes, tmp_path: Path, width: in
             page.wait_for_selector(f".bar [aria-current] >> text='{tab}'")
             assert page.evaluate("document.documentElement.scrollWidth") <= width
             assert page.locator("figure:not(:has(h3)), figure:not(:has(table))").count() == 0
+        page.click(".bar >> text=Time")
+        page.fill("input[name=steps]", "2")
+        page.click("text='Profile'")
+        page.wait_for_selector("output >> text=their operators will appear below")
+        page.wait_for_selector("summary >> text=Operators")
+        assert "their operators will appear below" in page.inner_text("output")
         page.click(".bar >> text=Layers")
         page.click("text=update ratio")
         page.wait_for_selector("text=Update size relative to the weight by layer")

@@ -28,12 +28,15 @@ def dashboard(
         option("--allow-host NAME", "Name by which browsers call this machine, if it is not --host. Repeatable."),
     ] = None,
     root_path: Annotated[str, option("--root-path PATH", "Path of the dashboard behind a proxy, such as /watch.")] = "",
+    read_only: Annotated[
+        bool,
+        option("--read-only", "Ask nothing of running jobs; else a button profiles some of their steps."),
+    ] = False,
     opens: Annotated[bool, option("--open", "Open the pages in the browser of this machine.")] = False,
 ) -> None:
     """Show runs as pages in a browser, while they are written.
 
-    Prints a link with a token, which only you should have. Nothing is imported, and nothing in a run is changed. Ctrl-C
-    ends it.
+    Prints a link with a token, which only you should have. Nothing is imported. Ctrl-C ends it.
     """
     if not 0 <= port <= _LAST_PORT:
         raise InvalidValueError(f"--port must be 0 to {_LAST_PORT} but got {port}; 0 selects a free port")
@@ -59,4 +62,4 @@ def dashboard(
             webbrowser.open(link)
 
     address = Address(host, port, [name.lower() for name in allow_host or ()], root)
-    serve(run if run is not None else environment.runs() or "runs", address, ready)
+    serve(run if run is not None else environment.runs() or "runs", address, ready, read_only=read_only)

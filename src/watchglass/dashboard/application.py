@@ -6,8 +6,10 @@ import secrets
 import threading
 from collections.abc import Callable, Collection
 from typing import Any
+from urllib.parse import parse_qsl
 
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -22,29 +24,34 @@ from watchglass.dashboard.shell import Links, Tab, asset, shell
 from watchglass.dashboard.watched_run import WatchedRun, WatchedRuns
 from watchglass.errors import CompactedError, WatchglassError, in_a_line
 from watchglass.records import Mode
+from watchglass.run import open_run
 from watchglass.view import render_report
 
-#: Most digits of a number in an address.
-_DIGITS = 9
+#: Most digits of a number in an address, and most bytes of what a form sends.
+_DIGITS, _LONGEST_BODY = 9, 1024
 
 
 class Dashboard:
-    """The answers to requests. Nothing in them changes a run.
+    """The answers to requests. Those that ask something of a job are routes of their own.
 
     Args:
         listing: The runs.
         stopping: Set when the server stops.
         root: Path of the server behind a proxy.
+        read_only: Whether nothing may be asked of jobs.
     """
 
-    def __init__(self, listing: Listing, stopping: threading.Event, root: str = "") -> None:
+    def __init__(self, listing: Listing, stopping: threading.Event, root: str = "", *, read_only: bool = False) -> None:
+        self._acts = not read_only
         self._listing, self._stopping, self._links = listing, stopping, Links(root)
         self._watched = WatchedRuns(stopping)
         self._epoch = secrets.token_hex(4)
 
     def routes(self) -> list[Route]:
-        """All addresses."""
+        """All addresses; without those that ask something of jobs, where that is not allowed."""
+        asking = [Route("/r/{identifier}/profile", self.profile, methods=["POST"])] if self._acts else []
         return [
+            *asking,
             Route("/", self.runs),
             Route("/latest", self.latest),
             Route("/r/{identifier}", self.run),
@@ -80,7 +87,7 @@ class Dashboard:
 
         def draw(watched: WatchedRun) -> Response:
             published = watched.newest
-            shown = Shown(published, self._links, row.identifier, query)
+            shown = Shown(published, self._links, row.identifier, query, acts=self._acts and watched.goes_on)
             main = published.made(f"{name}?{sorted(query.items())}", lambda: page.draw(shown))
             tabs = [
                 Tab(other.title, self._links.run(row.identifier, path), path == name)
@@ -111,6 +118,19 @@ class Dashboard:
             return HTMLResponse(render_report(published.run, published.verdict), headers=named)
 
         return self._of_run(row, draw)
+
+    async def profile(self, request: Request) -> Response:
+        """Asks a job to profile the operators of its next steps; the answer says which."""
+        row = self._row(request)
+        if row is None:
+            return _missing("there is no such run")
+        body = b""
+        async for part in request.stream():
+            body += part
+            if len(body) > _LONGEST_BODY:
+                return PlainTextResponse("watchglass: the request is too long\n", 413)
+        steps = _number(dict(parse_qsl(body.decode("utf-8", "replace"))).get("steps", ""))
+        return await run_in_threadpool(_profiled, row, steps or 0)
 
     def events(self, request: Request) -> Response:
         """What changes, see :mod:`watchglass.dashboard.events`."""
@@ -173,7 +193,14 @@ class Dashboard:
 
 
 def application(
-    listing: Listing, stopping: threading.Event, *, token: str, cookie: str, hosts: Collection[str] = (), root: str = ""
+    listing: Listing,
+    stopping: threading.Event,
+    *,
+    token: str,
+    cookie: str,
+    hosts: Collection[str] = (),
+    root: str = "",
+    read_only: bool = False,
 ) -> ASGIApp:
     """The whole application.
 
@@ -184,14 +211,26 @@ def application(
         cookie: Name of the cookie.
         hosts: Names of the server, in addition to those of this machine for itself.
         root: Path of the server behind a proxy.
+        read_only: Whether nothing may be asked of jobs.
     """
     handlers: dict[Any, Any] = {
         404: lambda request, error: _missing("there is no such page"),
         500: lambda request, error: PlainTextResponse(f"watchglass: {in_a_line(error)}\n", 500),
     }
-    routed = Starlette(routes=list(Dashboard(listing, stopping, root).routes()), exception_handlers=handlers)
+    routed = Starlette(
+        routes=Dashboard(listing, stopping, root, read_only=read_only).routes(), exception_handlers=handlers
+    )
     routed.router.redirect_slashes = False  # to addresses that a proxy may not know
     return Access(routed, token, cookie, (*LOOPBACK, *hosts), root)
+
+
+def _profiled(row: RunRow, steps: int) -> Response:
+    try:
+        asked = open_run(row.listed.location).profile(steps)
+    except WatchglassError as error:
+        return PlainTextResponse(f"watchglass: {error}\n", 409)
+    first, last = asked.steps.start, asked.steps.stop - 1
+    return PlainTextResponse(f"asked for steps {first} to {last}; their operators will appear below\n")
 
 
 def _of_watched(row: RunRow, watched: WatchedRun) -> Source:

@@ -38,6 +38,7 @@ class Shown(NamedTuple):
     links: Links
     identifier: str
     query: Mapping[str, str]
+    acts: bool = False  #: Whether the page may ask something of the job, which goes on.
 
 
 class RunPage(NamedTuple):
@@ -106,7 +107,17 @@ def _time(shown: Shown) -> str:
     run = shown.published.run
     figures = figures_html(figures_of_time(run, shown.published.verdict.findings))
     empty = _empty("Times were not recorded; without --no-profiler they are.", "watchglass run SCRIPT")
-    return "".join(section("Time and machine", [*figures, *time_tables_html(run)] or [empty]))
+    asks = [_profile(shown)] if shown.acts else []
+    return "".join(section("Time and machine", [*asks, *([*figures, *time_tables_html(run)] or [empty])]))
+
+
+def _profile(shown: Shown) -> str:
+    """Asks for the operators of some steps; they appear on this page."""
+    return (
+        f'<form class="action" method="post" action="{shown.links.run(shown.identifier, "profile")}">'
+        '<label>Profile the operators of the next <input type="number" name="steps" value="5" min="1" max="1000" '
+        "required> training steps</label> <button>Profile</button> <output></output></form>"
+    )
 
 
 def _settings(shown: Shown) -> str:

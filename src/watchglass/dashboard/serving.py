@@ -45,13 +45,14 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def serve(location: str, address: Address, ready: Callable[[str], None]) -> None:
+def serve(location: str, address: Address, ready: Callable[[str], None], *, read_only: bool = False) -> None:
     """Serve the runs of a location until a signal ends it, which then has its usual effect.
 
     Args:
         location: A run, or a folder or prefix of runs.
         address: Where to serve.
         ready: Is called with the link, which has the token, when the server accepts connections.
+        read_only: Whether nothing may be asked of jobs.
 
     Raises:
         MissingFileError: There is no run.
@@ -65,7 +66,13 @@ def serve(location: str, address: Address, ready: Callable[[str], None]) -> None
         named = f"[{address.host}]" if ":" in address.host else address.host
         hosts = (*address.hosts, named.lower())
         served = application(
-            listing, stopping, token=token, cookie=f"watchglass-{port}", hosts=hosts, root=address.root
+            listing,
+            stopping,
+            token=token,
+            cookie=f"watchglass-{port}",
+            hosts=hosts,
+            root=address.root,
+            read_only=read_only,
         )
         threading.Thread(target=listing.follow, args=(stopping,), daemon=True).start()
         shown = next(iter(address.hosts), named)

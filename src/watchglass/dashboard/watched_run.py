@@ -87,6 +87,11 @@ class WatchedRun:
         self._asked_s = self._clock.monotonic()
 
     @property
+    def goes_on(self) -> bool:
+        """Whether its job seems to go on."""
+        return self._state == "not finished"
+
+    @property
     def unwatched(self) -> bool:
         """Whether nobody has asked for it for a minute."""
         return self._clock.monotonic() - self._asked_s > UNWATCHED_S

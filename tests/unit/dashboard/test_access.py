@@ -124,9 +124,10 @@ def test_the_token_in_an_address_changes_nothing() -> None:
     assert guarded().post(f"/stop?token={TOKEN}", headers={"Cookie": ""}).status_code == 403
 
 
-def test_no_route_changes_anything_today(listing: Listing) -> None:
-    for route in Dashboard(listing, threading.Event()).routes():
-        assert route.methods == {"GET", "HEAD"}
+def test_only_what_asks_something_of_a_job_is_no_get_and_read_only_takes_it_away(listing: Listing) -> None:
+    for read_only, expected in ((False, [{"POST"}]), (True, [])):
+        routes = Dashboard(listing, threading.Event(), read_only=read_only).routes()
+        assert [route.methods for route in routes if route.methods != {"GET", "HEAD"}] == expected
 
 
 @pytest.mark.parametrize(
@@ -148,3 +149,10 @@ def test_behind_a_proxy_every_address_begins_with_its_path(browser: Browser, ide
     # Some proxies take their path away.
     headers = {"Cookie": f"{COOKIE}={TOKEN}"}
     assert client.get(f"/r/{identifiers['healthy']}", headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize("headers", [{}, {"X-Watchglass": "1", "Origin": "http://evil.example"}])
+def test_another_site_cannot_have_a_job_profiled(
+    client: TestClient, identifiers: dict[str, str], headers: dict[str, str]
+) -> None:
+    assert client.post(f"/r/{identifiers['healthy']}/profile", headers=headers).status_code == 403

@@ -176,3 +176,47 @@ def test_the_table_takes_in_new_runs_and_what_they_record(growing: RunBuilder, t
 def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(MissingFileError, match="holds no runs; give a run, or a folder"):
         Listing(str(tmp_path))
+
+
+OURS = {"X-Watchglass": "1", "Sec-Fetch-Site": "same-origin"}
+
+
+def test_a_job_is_asked_for_a_profile_and_the_answer_says_of_which_steps(
+    growing: RunBuilder, stopping: threading.Event
+) -> None:
+    client, run = client_of(growing, stopping)
+    assert f'action="/r/{run}/profile"' in client.get(f"/r/{run}/time").text
+    answer = client.post(f"/r/{run}/profile", data={"steps": "3"}, headers=OURS)
+    assert (answer.status_code, answer.text) == (
+        200, "asked for steps 1 to 3; their operators will appear below\n",
+    )  # fmt: skip
+    request = growing.store.list("control/profile")
+    assert request
+
+
+@pytest.mark.parametrize("steps", ["", "0", "-3", "many", "1000000"])
+def test_numbers_of_steps_that_cannot_be_are_refused_in_a_line(
+    growing: RunBuilder, stopping: threading.Event, steps: str
+) -> None:
+    client, run = client_of(growing, stopping)
+    answer = client.post(f"/r/{run}/profile", data={"steps": steps}, headers=OURS)
+    assert answer.status_code == 409
+    assert answer.text.startswith("watchglass: steps of a profile window must be ")
+    assert client.post(f"/r/{run}/profile", content=b"x" * 2000, headers=OURS).status_code == 413
+
+
+def test_a_run_that_has_ended_or_must_only_be_read_is_asked_nothing(
+    growing: RunBuilder, stopping: threading.Event
+) -> None:
+    listing = Listing(str(Path(growing.store.location).parent))
+    run = listing.rows[0].identifier
+    served = application(listing, stopping, token=TOKEN, cookie=COOKIE, read_only=True)
+    reading = TestClient(served, base_url="http://127.0.0.1:8420", cookies={COOKIE: TOKEN})
+    assert "<form" not in reading.get(f"/r/{run}/time").text
+    assert reading.post(f"/r/{run}/profile", data={"steps": "3"}, headers=OURS).status_code in (404, 405)
+    growing.leave()
+    client, _ = client_of(growing, stopping)
+    assert "<form" not in client.get(f"/r/{run}/time").text
+    answer = client.post(f"/r/{run}/profile", data={"steps": "3"}, headers=OURS)
+    assert answer.status_code == 409
+    assert "has ended" in answer.text

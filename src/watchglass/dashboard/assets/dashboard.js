@@ -33,7 +33,7 @@ function key(node) {
  * @param {Node} model
  */
 function become(node, model) {
-  if (node.isEqualNode(model)) return;
+  if (node.isEqualNode(model) || node.nodeName === "OUTPUT") return; // what a request was answered is of this page
   if (!(node instanceof Element && model instanceof Element)) {
     node.nodeValue = model.nodeValue;
     return;
@@ -122,6 +122,19 @@ function close() {
 document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
 addEventListener("pagehide", close);
 addEventListener("pageshow", open);
+addEventListener("submit", async (event) => {
+  const form = /** @type {HTMLFormElement} */ (event.target);
+  if (!form.matches(".action")) return;
+  event.preventDefault();
+  const sent = new URLSearchParams(/** @type {any} */ (new FormData(form)));
+  const output = /** @type {HTMLOutputElement} */ (form.querySelector("output"));
+  try {
+    const answer = await fetch(form.action, { method: "POST", body: sent, headers: { "X-Watchglass": "1" } });
+    output.textContent = (await answer.text()).trim();
+  } catch {
+    output.textContent = "the dashboard does not answer";
+  }
+});
 addEventListener("keydown", (event) => {
   const search = /** @type {HTMLInputElement | null} */ (document.querySelector("input[type=search]"));
   if (event.key !== "/" || !search || event.target === search || event.ctrlKey || event.metaKey) return;
