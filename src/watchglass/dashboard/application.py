@@ -87,7 +87,7 @@ class Dashboard:
 
         def draw(watched: WatchedRun) -> Response:
             published = watched.newest
-            shown = Shown(published, self._links, row.identifier, query, acts=self._acts and watched.goes_on)
+            shown = Shown(published, self._links, row.identifier, query, watched.goes_on, self._acts)
             main = published.made(f"{name}?{sorted(query.items())}", lambda: page.draw(shown))
             tabs = [
                 Tab(other.title, self._links.run(row.identifier, path), path == name)

@@ -18,7 +18,7 @@ from watchglass.errors import MissingFileError, in_a_line
 from watchglass.records import Severity
 from watchglass.run import ListedRun, Run, RunSearch, open_run, runs_of, state_of
 from watchglass.store import open_store
-from watchglass.view import headline, tone
+from watchglass.view import headline, live_tone, tone
 
 #: Seconds between two rounds while someone looks, and after which nobody does.
 _PERIOD_S, _UNWATCHED_S = 2.0, 60.0
@@ -203,8 +203,10 @@ def summed_up(row: RunRow, run: Run) -> RunRow:
     """The row of a run by what was read of it."""
     verdict = diagnose.verdict(run)
     worst = max(verdict.diagnoses, key=lambda each: each.severity.rank, default=None)
+    state = state_of(run)
     return replace(
-        row, read=True, problem="", state=state_of(run), sentence=headline(verdict), tone=tone(verdict),
+        row, read=True, problem="", state=state, sentence=headline(verdict),
+        tone=live_tone(verdict) if state in _LIVE else tone(verdict),
         worst=worst.headline if worst is not None else "", steps=verdict.train_steps,
         planned=verdict.planned_train_steps, seconds=verdict.seconds, loss=_thinned(run),
     )  # fmt: skip

@@ -38,7 +38,8 @@ class Shown(NamedTuple):
     links: Links
     identifier: str
     query: Mapping[str, str]
-    acts: bool = False  #: Whether the page may ask something of the job, which goes on.
+    live: bool = False  #: Whether the job goes on.
+    acts: bool = False  #: Whether the page may ask something of a job.
 
 
 class RunPage(NamedTuple):
@@ -62,7 +63,7 @@ def _overview(shown: Shown) -> str:
     figures = figures_html(run_figures(run, verdict.findings, layers=False))
     return "".join(
         (
-            summary_html(run, verdict),
+            summary_html(run, verdict, live=shown.live),
             *section("Diagnoses", diagnoses_html(verdict)),
             *section("Figures", figures or [_empty("No training step was recorded yet.")]),
             *section("Findings", [findings_html(verdict.findings)] if verdict.findings else []),
@@ -107,7 +108,7 @@ def _time(shown: Shown) -> str:
     run = shown.published.run
     figures = figures_html(figures_of_time(run, shown.published.verdict.findings))
     empty = _empty("Times were not recorded; without --no-profiler they are.", "watchglass run SCRIPT")
-    asks = [_profile(shown)] if shown.acts else []
+    asks = [_profile(shown)] if shown.acts and shown.live else []
     return "".join(section("Time and machine", [*asks, *([*figures, *time_tables_html(run)] or [empty])]))
 
 

@@ -218,4 +218,5 @@ def _changed(news: News) -> frozenset[str]:
 
 
 def _ago(nanoseconds: int) -> str:
-    return f"{duration(max(0, round(nanoseconds / 1e9)))} ago"
+    seconds = max(0, round(nanoseconds / 1e9))
+    return f"{seconds} s ago" if seconds < 10 else f"{duration(seconds)} ago"

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         diagnoses_html as diagnoses_html,
         facts_html as facts_html,
         findings_html as findings_html,
+        live_tone as live_tone,
         scalars_html as scalars_html,
         settings_html as settings_html,
         statuses_html as statuses_html,

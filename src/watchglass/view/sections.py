@@ -33,9 +33,15 @@ _MAX_FINDINGS = 500
 _OPEN_EVIDENCE = 6
 
 
-def summary_html(run: Run, verdict: Verdict) -> str:
-    """The verdict in one line, and what else is known about the run; rules without an answer are folded."""
-    severity = tone(verdict)
+def summary_html(run: Run, verdict: Verdict, *, live: bool = False) -> str:
+    """The verdict in one line, and what else is known about the run; rules without an answer are folded.
+
+    Args:
+        run: The run.
+        verdict: Its verdict.
+        live: Whether the run goes on while the page is read, see :func:`live_tone`.
+    """
+    severity = live_tone(verdict) if live else tone(verdict)
     seams = (str(seam) for seam in run.seams)
     shown = (*(text for _, text in failure_lines(verdict)), *closing(verdict, reasons=False), *seams)
     lines = _items(shown)
@@ -46,6 +52,11 @@ def summary_html(run: Run, verdict: Verdict) -> str:
         f"<h1><span aria-hidden='true'>{SYMBOLS[severity]}</span> {escaped(headline(verdict))}</h1>"
         f'<p class="path">{escaped(verdict.run)}</p><ul class="facts">{lines}</ul></header>'
     )
+
+
+def live_tone(verdict: Verdict) -> str:
+    """:func:`tone` for who looks at a run that goes on: that it has not ended is no reason to worry."""
+    return "info" if verdict.status == "incomplete" else tone(verdict)
 
 
 def diagnoses_html(verdict: Verdict) -> list[str]:

@@ -173,6 +173,19 @@ def test_the_table_takes_in_new_runs_and_what_they_record(growing: RunBuilder, t
     assert (later.listed.name, later.steps, later.live) == ("later", 3, False)
 
 
+def test_a_run_that_goes_on_is_no_reason_to_worry_until_it_is_lost(
+    growing: RunBuilder, stopping: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, run = client_of(growing, stopping)
+    assert '<header class="info">' in client.get(f"/r/{run}").text
+    listing = Listing(str(Path(growing.store.location).parent))
+    listing.look(stopping)
+    assert listing.rows[0].tone == "info"
+    monkeypatch.setattr("watchglass.dashboard.watched_run.state_of", lambda run: "lost")
+    client, run = client_of(growing, stopping)
+    assert '<header class="warning">' in client.get(f"/r/{run}").text
+
+
 def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(MissingFileError, match="holds no runs; give a run, or a folder"):
         Listing(str(tmp_path))
