@@ -104,6 +104,7 @@ def shell(
         f'<a href="{escaped(tab.address)}"{" aria-current=page" if tab.here else ""}>{escaped(tab.title)}</a>'
         for tab in tabs
     )
+    heading = "" if "<h1>" in main else f'<h1 class="unseen">{escaped(title)}</h1>'
     return (
         '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -114,5 +115,5 @@ def shell(
         f'<nav class="bar"><a class="home" href="{links.runs()}">watchglass</a>'
         + (f'<span class="name">{escaped(name)}</span>' if name else "")
         + f"{named}</nav>"
-        f'<p class="pulse" role="status">{escaped(pulse)}</p><main>{main}</main></body></html>'
+        f'<p class="pulse" role="status">{escaped(pulse)}</p><main>{heading}{main}</main></body></html>'
     )

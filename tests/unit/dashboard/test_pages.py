@@ -64,6 +64,7 @@ def test_hostile_names_are_text_and_nothing_is_inline(
     assert not [name for name in page.names if name.startswith("on") or name == "style"]
     assert "style" not in page.tags
     assert page.tags.count("script") == 1
+    assert page.tags.count("h1") == 1
     assert all(each.startswith(("/static/", "data:,")) or each == "/" for each in page.loaded)
 
 
