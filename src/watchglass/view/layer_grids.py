@@ -99,7 +99,8 @@ def layer_grid(run: Run, field: str = GRADIENT_NORM) -> Grid | None:
     if not rows:
         return None
     steps = _thin_columns(
-        np.unique(np.concatenate([row.values[0] for row in rows])),
+        # A ratio has no value where one of its two tensors is not finite.
+        np.unique(np.concatenate([each[0] for row in rows for each in (row.values, row.nonfinite)])),
         np.unique(np.concatenate([row.nonfinite[0][row.nonfinite[1] > 0] for row in rows])),
     )
     values = np.stack([_held(row.values, steps) for row in rows])

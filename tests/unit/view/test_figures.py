@@ -250,3 +250,14 @@ def test_shares_of_zeros_are_not_logarithms(tmp_path: Path) -> None:
     assert grid is not None
     assert (grid.cells == 0.5).all()
     assert (grid.low, grid.high) == (0.0, 1.0)
+
+
+def test_updates_that_are_not_finite_are_cells_of_their_own(tmp_path: Path) -> None:
+    one, broken = np.ones((2, 2), np.float32), np.full((2, 2), np.nan, np.float32)
+    updates = [one / 10, one / 10, broken, broken]
+    steps = [Step({"loss": 1.0}, statistics={"fc.weight": one, "update/fc.weight": each}) for each in updates]
+    grid = layer_grid(open_run(build_run(tmp_path / "run", steps)), "update.ratio")
+    assert grid is not None
+    assert grid.columns.tolist() == [0, 1, 2, 3]
+    assert grid.broken.tolist() == [[False, False, True, True]]
+    np.testing.assert_allclose(grid.cells[0, :2], -1, rtol=1e-5)
