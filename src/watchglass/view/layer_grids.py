@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 _MAX_COLUMNS, _MAX_ROWS = 400, 150
 #: The colours of logarithms span at least this many powers of ten.
 _DECADES = 4.0
+_EMPTY: Series = (np.empty(0, np.int64), np.empty(0))
 
 
 @dataclass(frozen=True)
@@ -30,9 +32,10 @@ class LayerField:
         title: Title of the grid.
         name: In few words, for a choice of fields.
         role: Role of the tensors that are its rows.
-        of: Its course for the tensor of a name.
+        reduction: The statistic of these tensors.
         scale: What the colours are.
         caption: How to read it.
+        relative: Whether it is divided by that of the weight, of updates.
         logarithmic: Whether colours are powers of ten; else the numbers are shares between 0 and 1.
         vectors: Whether tensors with one axis have rows although they are healthy.
     """
@@ -40,42 +43,40 @@ class LayerField:
     title: str
     name: str
     role: Role
-    of: Callable[[Run, str], Series]
+    reduction: str
     scale: str
     caption: str
+    relative: bool = False
     logarithmic: bool = True
     vectors: bool = True
-
-
-def _statistic(name: str) -> Callable[[Run, str], Series]:
-    return lambda run, tensor: reduction(run, tensor, name)
 
 
 GRADIENT_NORM = "gradient.l2"
 #: The fields of :func:`layer_grid`.
 LAYER_FIELDS = {
     GRADIENT_NORM: LayerField(
-        "Gradient norm by layer", "gradient norm", Role.GRADIENT, _statistic("l2"), "log10 of the norm",
+        "Gradient norm by layer", "gradient norm", Role.GRADIENT, "l2", "log10 of the norm",
         "One row per weight matrix, the first layer at the top. Dark cells: the gradient is close to zero. "
         "Vectors, such as weights of normalisation layers, are omitted: their gradients are always small.",
         vectors=False,
     ),
     "update.ratio": LayerField(
-        "Update size relative to the weight by layer", "update ratio", Role.UPDATE,
-        lambda run, tensor: update_ratio(run, tensor.removeprefix("update/")), "log10 of update / weight",
+        "Update size relative to the weight by layer", "update ratio", Role.UPDATE, "rms",
+        "log10 of update / weight",
         "One row per weight, the first layer at the top. Updates of runs that learn are 1e-4 to 1e-1 of the weight.",
+        relative=True,
     ),
     "weight.l2": LayerField(
-        "Norm of weights by layer", "weight norm", Role.WEIGHT, _statistic("l2"), "log10 of the norm",
+        "Norm of weights by layer", "weight norm", Role.WEIGHT, "l2", "log10 of the norm",
         "One row per weight, the first layer at the top.",
     ),
     "output.std": LayerField(
-        "Spread of outputs by module", "output spread", Role.OUTPUT, _statistic("std"),
+        "Spread of outputs by module", "output spread", Role.OUTPUT, "std",
         "log10 of the standard deviation",
         "One row per module output, the first at the top. Dark cells: the outputs are nearly equal.",
     ),
     "output.zeros": LayerField(
-        "Share of zeros in outputs by module", "zeros in outputs", Role.OUTPUT, _statistic("zero_ratio"),
+        "Share of zeros in outputs by module", "zeros in outputs", Role.OUTPUT, "zero_ratio",
         "share of zeros", "One row per module output, the first at the top. Bright cells: most outputs are zero.",
         logarithmic=False,
     ),
@@ -93,8 +94,7 @@ def layer_grid(run: Run, field: str = GRADIENT_NORM) -> Grid | None:
         KeyError: There is no such field.
     """
     shown = LAYER_FIELDS[field]
-    rows = [_LayerRow.of(run, name, shown) for name in layer_names(run, shown.role)]
-    rows = [row for row in rows if len(row.values[0])]
+    rows = [row for row in _rows(run, shown) if len(row.values[0])]
     rows = [row for row in rows if shown.vectors or not row.vector or row.broken] or rows
     if not rows:
         return None
@@ -141,7 +141,10 @@ def reduction(run: Run, name: str, which: str) -> Series:
 
 def update_ratio(run: Run, weight: str) -> Series:
     """Size of each update relative to its weight, rms over rms, at the steps that have both, where it is positive."""
-    above, below = reduction(run, f"update/{weight}", "rms"), reduction(run, weight, "rms")
+    return _ratio(reduction(run, f"update/{weight}", "rms"), reduction(run, weight, "rms"))
+
+
+def _ratio(above: Series, below: Series) -> Series:
     steps, first, second = np.intersect1d(above[0], below[0], return_indices=True)
     with np.errstate(divide="ignore", invalid="ignore"):
         values = above[1][first] / below[1][second]
@@ -157,14 +160,40 @@ class _LayerRow(NamedTuple):
     values: Series
     nonfinite: Series
 
-    @classmethod
-    def of(cls, run: Run, name: str, field: LayerField) -> _LayerRow:
-        vector = len(run.tensor(name).info.shape) == 1
-        return cls(name, vector, field.of(run, name), reduction(run, name, "nonfinite"))
-
     @property
     def broken(self) -> bool:
         return bool((self.nonfinite[1] > 0).any() or np.isinf(self.values[1]).any())
+
+
+def _rows(run: Run, field: LayerField) -> list[_LayerRow]:
+    names = layer_names(run, field.role)
+    found = _courses(run, names, (field.reduction, "nonfinite"))
+    weights = {name: name.removeprefix("update/") for name in names} if field.relative else {}
+    below = _courses(run, list(weights.values()), (field.reduction,))
+    rows = []
+    for name in names:
+        values, nonfinite = found.get(name, (_EMPTY, _EMPTY))
+        if field.relative:
+            values = _ratio(values, *below.get(weights[name], (_EMPTY,)))
+        rows.append(_LayerRow(name, len(run.tensor(name).info.shape) == 1, values, nonfinite))
+    return rows
+
+
+def _courses(run: Run, names: Sequence[str], reductions: Sequence[str]) -> dict[str, tuple[Series, ...]]:
+    """The courses of reductions of several tensors by name, read at once."""
+    if not names:
+        return {}
+    table = run.statistics(names=names, fields=reductions).to_arrow()
+    tensors = table["tensor"].unify_dictionaries().combine_chunks()
+    which, steps = tensors.indices.to_numpy(), table["step"].to_numpy()
+    order = np.lexsort((steps, which))
+    known = tensors.dictionary.to_pylist()
+    edges = np.searchsorted(which[order], np.arange(len(known) + 1))
+    columns = [table[each].to_numpy().astype(np.float64) for each in reductions]
+    places = [order[begin:end] for begin, end in pairwise(edges.tolist())]
+    return {
+        name: tuple((steps[own], column[own]) for column in columns) for name, own in zip(known, places, strict=True)
+    }
 
 
 def _held(series: Series, steps: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
