@@ -18,6 +18,7 @@ from watchglass.rules import parse_rules, rule_names
 from watchglass.run import open_run
 from watchglass.store import LocalStore, write_launch_end
 from watchglass.testing import RunBuilder, Step, build_run
+from watchglass.view import size
 
 
 def test_show_says_what_is_there(watchglass: Watchglass, broken: Path) -> None:
@@ -112,7 +113,7 @@ def test_a_report_is_written_and_not_overwritten(watchglass: Watchglass, broken:
     target = tmp_path / "out" / "report.html"
     said = watchglass("report", broken, "-o", target)
     assert (said.status, said.err) == (0, "")
-    assert said.out == f"{target} ({target.stat().st_size / 1e6:.1f} MB)\n"
+    assert said.out == f"{target} ({size(target.stat().st_size)})\n"
     assert "ExplodingTensor" in target.read_text()
     assert "--force" in watchglass("report", broken, "-o", target).error
     assert watchglass("report", broken, "-o", target, "--force").status == 0

@@ -53,7 +53,7 @@ class OverallFrameworkMetrics(Rule):
         if not sum(spent):
             number, spent = steps, all_spent
         shares = {name: 100 * each / sum(spent) for name, each in zip(PHASE_NAMES, spent, strict=True)}
-        words = ", ".join(f"{name} {in_percent(share / 100)}" for name, share in shares.items())
+        words = ", ".join(f"{name} {in_percent(share / 100)}" for name, share in shares.items() if share)
         longer = sum(all_spent) - sum(spent)
         if number < steps:
             words += f"; {count(int(steps - number), 'far longer step')} took {longer:.3g} s of {sum(all_spent):.3g} s"
