@@ -1,4 +1,4 @@
-"""The one way in which tensors get into the records of a step: by plan, whoever reads their arrays."""
+"""Saves tensors of any framework into the records of a step, as the plan says."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ _DIGITS, _LONGEST_BODY = 9, 1024
 
 
 class Dashboard:
-    """The answers to requests. Those that ask something of a job are routes of their own.
+    """Answers requests. Each action on a job has its own route.
 
     Args:
         listing: The runs.

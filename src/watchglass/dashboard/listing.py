@@ -20,7 +20,7 @@ from watchglass.run import ListedRun, Run, RunSearch, open_run, runs_of, state_o
 from watchglass.store import open_store
 from watchglass.view import headline, live_tone, tone
 
-#: Seconds between two rounds while someone looks, and after which nobody does.
+#: Seconds between two rounds while a page is open, and seconds after its last request until it counts as closed.
 _PERIOD_S, _UNWATCHED_S = 2.0, 60.0
 #: Seconds after which removed runs are missed, and a run that is not kept open is read again if it has not ended.
 _LAP_S = 60.0
@@ -124,7 +124,7 @@ class Listing:
         return self._rows[identifier]
 
     def follow(self, stopping: threading.Event) -> None:
-        """Search and read until it is stopping. For a thread of its own."""
+        """Search and read runs until the server stops. Runs in its own thread."""
         while not stopping.is_set():
             if self._clock.monotonic() - self._asked_s < _UNWATCHED_S:
                 self.look(stopping)
@@ -149,7 +149,7 @@ class Listing:
                 self._put(self._read(row))
 
     def _again(self) -> None:
-        """Search anew, which misses runs that were removed."""
+        """Search again from scratch, so that removed runs disappear."""
         self._begun_s = self._clock.monotonic()
         self._search = RunSearch(open_store(self.location))
         names = self._find()

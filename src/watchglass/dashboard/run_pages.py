@@ -100,7 +100,7 @@ def _layers(shown: Shown) -> str:
 
 def _scalars(shown: Shown) -> str:
     parts = scalars_html(*scalar_figures(shown.published.run))
-    empty = _empty("The script saved no numbers of its own.", 'watchglass.save_scalar("reward", value)')
+    empty = _empty("The script saved no numbers.", 'watchglass.save_scalar("reward", value)')
     return "".join(section("Saved by the script", parts or [empty]))
 
 

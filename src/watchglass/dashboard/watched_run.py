@@ -1,4 +1,4 @@
-"""A run that somebody looks at: read again and again by a thread of its own, and published as it was at that time."""
+"""A run with an open page: a thread reads it repeatedly, and publishes what it has read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from watchglass.run import News, Run, last_step_ns, open_run, state_of
 from watchglass.store import Store, layout, lease_holder, read_small
 from watchglass.view import duration
 
-#: A run that nobody has looked at for so long is closed.
+#: A run is closed after so long without a request.
 UNWATCHED_S = 60.0
 #: Seconds between two looks at a run in a folder; in an object store its policy says.
 _PERIOD_S = 0.5
@@ -93,7 +93,7 @@ class WatchedRun:
 
     @property
     def unwatched(self) -> bool:
-        """Whether nobody has asked for it for a minute."""
+        """Whether its last request was more than a minute ago."""
         return self._clock.monotonic() - self._asked_s > UNWATCHED_S
 
     def changed_since(self, number: int) -> list[str]:
@@ -169,7 +169,7 @@ class WatchedRuns:
         self._watched: dict[str, WatchedRun] = {}
 
     def watch(self, location: str) -> WatchedRun:
-        """The run of a location, opened if nobody looks at it.
+        """The run of a location; opened if no page has it open.
 
         Raises:
             WatchglassError: It cannot be read.

@@ -301,7 +301,7 @@ _PHASES = {
     StepPhase.FORWARD: "from the call of the model to the backward; in an evaluation the call",
     StepPhase.BACKWARD: "the backward",
     StepPhase.UPDATE: "from the end of the backward to the end of the optimizer's step",
-    StepPhase.COMPUTE: "the call of a compiled step, whose forward, backward and update cannot be told apart",
+    StepPhase.COMPUTE: "the call of a compiled step: its forward, backward and update together",
     StepPhase.OTHER: "the rest, since the end of the step before",
 }
 PHASES = RowKind(

@@ -217,7 +217,7 @@ class StepPhase(IntEnum):
         FORWARD: From the call of the model to the backward, with the loss. In an evaluation, the call of the model.
         BACKWARD: The backward.
         UPDATE: From the end of the backward to the end of the optimizer's step, with the clipping of gradients.
-        COMPUTE: The call of a compiled step, in which forward, backward and update cannot be told apart.
+        COMPUTE: The call of a compiled step: its forward, backward and update together.
         OTHER: The rest, such as logging, checkpoints, and work between an evaluation and the next step.
     """
 

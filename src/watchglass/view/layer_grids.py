@@ -199,7 +199,7 @@ def _courses(run: Run, names: Sequence[str], reductions: Sequence[str]) -> dict[
 def _held(series: Series, steps: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     """The values of a series at ``steps``. NaN before its first step and after its last.
 
-    Between two of its own steps, which are others where models take turns, it has the value of the one before.
+    Between two of its own steps it has the value of the earlier one: models that take turns have different steps.
     """
     if not len(series[0]):
         return np.full(len(steps), np.nan)

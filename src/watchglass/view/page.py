@@ -37,7 +37,7 @@ def page(title: str, body: str) -> str:
 
 
 def page_style() -> str:
-    """The style of what pages are made of, for pages that are no files of their own."""
+    """The common style sheet, for pages that a server sends."""
     return _asset("report.css")
 
 

@@ -125,7 +125,7 @@ def closing(
         verdict: The verdict.
         options: Options with which ``check`` evaluates the same rules, ``["--rules", "llm"]``.
         brief: Only what a reader of a terminal has to know: results, what limits the verdict, records that are missing.
-        reasons: Also those of :func:`silent_rules`, unless they are told elsewhere.
+        reasons: Whether to include the lines of :func:`silent_rules`.
     """
     yield from _ended_early(verdict)
     yield from model_lines(verdict, brief=brief)

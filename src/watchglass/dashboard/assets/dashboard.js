@@ -52,7 +52,7 @@ function become(node, model) {
   for (const child of model.childNodes) {
     while (next && done.has(next)) next = next.nextSibling;
     let own = keyed.get(key(child));
-    // One without a name, or whose name nobody has any more, becomes the one at its place.
+    // An element without a name, or with a name that the new page has not, becomes the one at its place.
     if (!own && next?.nodeName === child.nodeName && !wanted.has(key(next))) own = next;
     if (own && !done.has(own)) become(own, child);
     else own = document.importNode(child, true);
@@ -113,7 +113,7 @@ function open() {
   source.addEventListener("error", () => say("the dashboard does not answer"));
 }
 
-/** A browser has six connections to a server: a tab that nobody sees must not hold one. */
+/** A browser has six connections to a server: a hidden tab must not hold one. */
 function close() {
   source?.close();
   source = null;

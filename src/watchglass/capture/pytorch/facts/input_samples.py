@@ -15,7 +15,7 @@ from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
 from watchglass.capture.pytorch.saving.reduce import PyTorchArrays, in_numpy
 
 _TENSORS = PyTorchArrays()
-#: What tensors raise that have no elements of their own: inside torch.func, or of a user's class.
+#: Errors of tensors without readable elements: inside torch.func, or of a class that a user wrote.
 _UNREADABLE = (RuntimeError, NotImplementedError, TypeError, IndexError)
 
 
