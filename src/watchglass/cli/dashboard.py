@@ -43,6 +43,9 @@ def dashboard(
     root = root_path.rstrip("/")
     if not re.fullmatch(r"(/[\w.~-]+)*", root, re.ASCII):
         raise InvalidValueError(f"--root-path must be a path such as /watch but got {root_path!r}")
+    for name in allow_host or ():
+        if not re.fullmatch(r"[\w.-]+|\[?[\da-f]*:[\da-f:.]*:[\da-f:.]*\]?", name, re.ASCII | re.IGNORECASE):
+            raise InvalidValueError(f"--allow-host must be a name without scheme and port but got {name!r:.100}")
     if host in ("0.0.0.0", "::") and not allow_host:
         raise InvalidValueError(
             f"--host {host} needs --allow-host NAME, the name by which browsers call this machine: requests for other "
@@ -51,10 +54,9 @@ def dashboard(
     with importing("watchglass dashboard needs starlette and uvicorn", "dashboard"):
         from watchglass.dashboard import Address, serve
 
-    if host not in _LOOPBACK:
-        print_warning(f"--host {host} is reached by other machines; who has the link can read the runs")
-
     def ready(link: str) -> None:
+        if host not in _LOOPBACK:
+            print_warning(f"--host {host} is reached by other machines; who has the link can read the runs")
         typer.echo(link)
         if opens:
             import webbrowser

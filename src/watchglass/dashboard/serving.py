@@ -88,7 +88,12 @@ def serve(location: str, address: Address, ready: Callable[[str], None], *, read
 def _listening(address: Address) -> socket.socket:
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     try:
+        socket.getaddrinfo(address.host, None)  # else an unknown name reads like a port in use
         return socket.create_server((address.host, address.port), family=family)
+    except socket.gaierror as error:
+        raise InvalidValueError(
+            f"--host must be a name or an address of this machine but got {address.host!r:.100}: {error.strerror}"
+        ) from None
     except OSError as error:
         raise InvalidValueError(
             f"cannot listen on port {address.port} of {address.host}: {error.strerror or error}; choose another one by "

@@ -31,6 +31,9 @@ def test_a_port_in_use_is_refused(watchglass: Watchglass, healthy: Path) -> None
         (("--root-path", "watch"), "--root-path must be a path such as /watch but got 'watch'"),
         (("--root-path", '/a"><b>'), "--root-path must be a path such as /watch"),
         (("--host", "0.0.0.0"), "--host 0.0.0.0 needs --allow-host NAME"),
+        (("--host", "no such host"), "--host must be a name or an address of this machine but got 'no such host'"),
+        (("--allow-host", "http://x/y"), "--allow-host must be a name without scheme and port but got 'http://x/y'"),
+        (("--allow-host", "box:8420"), "--allow-host must be a name without scheme and port but got 'box:8420'"),
     ],
 )
 def test_options_that_cannot_be_are_refused(
