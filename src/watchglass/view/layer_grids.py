@@ -187,7 +187,7 @@ def _courses(run: Run, names: Sequence[str], reductions: Sequence[str]) -> dict[
     tensors = table["tensor"].unify_dictionaries().combine_chunks()
     which, steps = tensors.indices.to_numpy(), table["step"].to_numpy()
     order = np.lexsort((steps, which))
-    known = tensors.dictionary.to_pylist()
+    known = tensors.dictionary.to_numpy(zero_copy_only=False).tolist()
     edges = np.searchsorted(which[order], np.arange(len(known) + 1))
     columns = [table[each].to_numpy().astype(np.float64) for each in reductions]
     places = [order[begin:end] for begin, end in pairwise(edges.tolist())]
