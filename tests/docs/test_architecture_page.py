@@ -313,7 +313,7 @@ assert "toy" in cli("check", "--help")
     "dashboard: a page of a run": Toy(
         {
             "dashboard/run_pages.py": [
-                ("def _settings(", "def _toy(shown):\n    return 'a toy'\n\n\ndef _settings("),
+                ("def _settings(", "def _toy(shown):\n    return [Text('a toy')]\n\n\ndef _settings("),
                 ('    "settings": RunPage(', '    "toy": RunPage("Toy", _toy, "steps"),\n    "settings": RunPage('),
             ],
         },

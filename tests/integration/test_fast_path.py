@@ -29,6 +29,7 @@ from watchglass.evaluate import replay
 from watchglass.records import facts
 from watchglass.run import count_steps
 from watchglass.run.summaries import models_of
+from watchglass.view import TextTable
 
 STEPS = 60
 
@@ -525,9 +526,11 @@ def test_the_number_of_short_steps_is_known_although_not_all_are_recorded(tmp_pa
     assert count_steps(run, Mode.TRAIN) == models_of(run)[0].train_steps == STEPS
     assert replay(tmp_path / "run").train_steps == STEPS
     assert {fact.data["interval"] for fact in run.facts("step_interval")} == {4}
-    sections = {section.title: section.rows for section in sections_of(run, run.location, every=False)}
-    assert [row[1:3] for row in sections["Steps"]] == [("TRAIN", "60 steps")]
-    assert sections["Steps"][0][3] == f"0 to 59, {len(content['TRAIN steps'])} of them recorded"
+    sections = {section.title: section.blocks for section in sections_of(run, run.location, every=False)}
+    (steps,) = sections["Steps"]
+    assert isinstance(steps, TextTable)
+    assert [row[1:3] for row in steps.rows] == [("TRAIN", "60 steps")]
+    assert steps.rows[0][3] == f"0 to 59, {len(content['TRAIN steps'])} of them recorded"
 
 
 @pytest.mark.parametrize("update", [None, in_place], ids=["optimizer", "script"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from watchglass.errors import WatchglassError
 from watchglass.record import recovered_steps
@@ -13,6 +12,9 @@ from watchglass.records import Mode, Role, UntimedModules, WindowRefusal, count
 from watchglass.run import Run, count_steps_of, ending_of, leaders_of, state_of, usage_of
 from watchglass.store import is_alive, lease_holder
 from watchglass.view import (
+    Section,
+    Text,
+    TextTable,
     capture_lines,
     duration,
     failure_sentence,
@@ -36,14 +38,6 @@ _MOST_WORKERS, _MOST_MODELS, _MOST_SCALARS = 20, 20, 60
 _MOST_TIMES = 8
 
 Rows = list[tuple[str, ...]]
-
-
-class Section(NamedTuple):
-    """A section: a title, rows, and a line below them."""
-
-    title: str
-    rows: Rows
-    below: str = ""
 
 
 def head_of(run: Run) -> Rows:
@@ -87,9 +81,14 @@ def sections_of(run: Run, path: str, *, every: bool) -> Iterator[Section]:
         yield _models(run)
     yield _last_values(run, f"Last values{whose}")
     tensors = list(_tensors(run, every))
-    yield Section(f"Tensors{whose}", tensors, "" if tensors else "none recorded")
-    yield Section("Capture", [("", worker, line) for worker in run.workers for line in _capture_lines(run, worker)])
+    yield _section(f"Tensors{whose}", tensors, "" if tensors else "none recorded")
+    yield _section("Capture", [("", worker, line) for worker in run.workers for line in _capture_lines(run, worker)])
     yield _rules(run, path)
+
+
+def _section(title: str, rows: Rows, below: str = "") -> Section:
+    """Rows below a title, and a line below them; either may be missing."""
+    return Section(title, [*([TextTable((), rows)] if rows else []), *([Text(below)] if below else [])])
 
 
 def _times(run: Run) -> Iterator[tuple[str, str]]:
@@ -134,7 +133,7 @@ def _steps(run: Run) -> Section:
                 rows.append((worker or "", mode.name, number, f"{steps[0]} to {steps[-1]}{recorded}"))
     left = len(leaders) - _MOST_WORKERS
     below = f"and {count(left, 'further worker')}" if left > 0 else "" if rows else "none recorded"
-    return Section("Steps", rows, below)
+    return _section("Steps", rows, below)
 
 
 def _models(run: Run) -> Section:
@@ -149,7 +148,7 @@ def _models(run: Run) -> Section:
             count(each.findings, "finding") if each.findings else "",
         ))  # fmt: skip
     left = len(run.models) - _MOST_MODELS
-    return Section("Models", rows, f"and {count(left, 'further model')}" if left > 0 else "")
+    return _section("Models", rows, f"and {count(left, 'further model')}" if left > 0 else "")
 
 
 def _last_values(run: Run, title: str) -> Section:
@@ -165,7 +164,7 @@ def _last_values(run: Run, title: str) -> Section:
         if (of_training := stretches[-1].training_means.get(name)) is not None:
             rows.append(("", name, "EVAL", number(of_training), "the same of the training data"))
     left = len(names) - _MOST_SCALARS
-    return Section(title, rows, f"and {count(left, 'further series', 'further series')}" if left > 0 else "")
+    return _section(title, rows, f"and {count(left, 'further series', 'further series')}" if left > 0 else "")
 
 
 def _tensors(run: Run, every: bool) -> Iterator[tuple[str, ...]]:
@@ -195,4 +194,4 @@ def _rules(run: Run, path: str) -> Section:
         ("", status.rule, status.status.value, str(found[status.rule] or ""), status.reason)
         for status in run.journal.statuses
     ]
-    return Section("Rules", rows, "" if rows else f"not evaluated yet: watchglass check {path}")
+    return _section("Rules", rows, "" if rows else f"not evaluated yet: watchglass check {path}")

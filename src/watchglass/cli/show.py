@@ -9,13 +9,12 @@ from watchglass import view
 from watchglass.cli.declaring import option
 from watchglass.cli.failure import print_warning
 from watchglass.cli.shared_options import RunPath
-from watchglass.cli.terminal import print_table, stdout_console, working
+from watchglass.cli.terminal import print_section, print_table, stdout_console, working
 from watchglass.errors import MissingFileError, NotARunError
 from watchglass.records import count
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.text import Text
 
     from watchglass.run import ListedRun
 
@@ -58,9 +57,7 @@ def show(
     print_table(console, run, head_of(opened), labels="dim")
     for section in sections_of(opened, run, every=tensors):
         console.print()
-        print_table(console, section.title, section.rows)
-        if section.below:
-            console.print(f"  {view.printable(section.below)}", markup=False, soft_wrap=True)
+        print_section(console, section)
     mention_unrecovered(run, opened)
     for problem in opened.problems:
         print_warning(str(problem))
@@ -87,12 +84,10 @@ def _print_runs(console: Console, heading: str, runs: list[dict[str, Any]]) -> N
         console.print("  losses are those of the first model; for the other models: watchglass show RUN")
 
 
-def _row(run: dict[str, Any]) -> tuple[str | Text, ...]:
+def _row(run: dict[str, Any]) -> tuple[view.Inline, ...]:
     begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(run["created"].timestamp())) if run["created"] else ""
     if run["problem"]:
-        from rich.text import Text
-
-        return run["name"], begun, Text(view.printable(run["problem"]), style="yellow")
+        return run["name"], begun, view.Span(run["problem"], "tag warning")
     findings = f"{run['findings']}, worst {run['worst']}" if run["findings"] else "none"
     return (
         run["name"], begun, run["state"], f"{run['train_steps']:,}", view.duration(run["seconds"]),

@@ -15,7 +15,6 @@ from watchglass.records import Verdict
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.text import Text
 
 
 #: Width of tables in a pipe.
@@ -63,7 +62,7 @@ def print_verdict_beside(verdict: Verdict, options: Sequence[str] = (), *, verbo
 def print_table(
     console: Console,
     heading: str,
-    rows: Iterable[Sequence[str | Text]],
+    rows: Iterable[Sequence[view.Inline]],
     *,
     titles: Sequence[str] = (),
     numbers: Collection[str] = (),
@@ -74,7 +73,7 @@ def print_table(
     Args:
         console: The console.
         heading: The heading.
-        rows: Cells: text of any origin, or styled text of watchglass.
+        rows: Cells: text of any origin.
         titles: Names of the columns.
         numbers: Names of the columns of numbers.
         labels: Style of the first column if there are no titles.
@@ -89,10 +88,24 @@ def print_table(
     if not titles:
         table.add_column(min_width=2, style=labels)
     for row in rows:
-        table.add_row(*(cell if isinstance(cell, Text) else Text(view.printable(cell)) for cell in row))
+        table.add_row(*(Text(view.printable(view.plain(cell)), style=_style(cell)) for cell in row))
     console.print(Text(view.printable(heading), style="bold"), soft_wrap=True)
     if table.row_count:
         console.print(table)
+
+
+def _style(cell: view.Inline) -> str:
+    role = cell.role if isinstance(cell, view.Span) else ""
+    return view.STYLES[role.removeprefix("tag ")] if role.startswith("tag ") else ""
+
+
+def print_section(console: Console, section: view.Section) -> None:
+    """Print a section whose blocks are tables, each below the heading, and single lines."""
+    tables = [block for block in section.blocks if isinstance(block, view.TextTable)]
+    print_table(console, section.title, [row for table in tables for row in table.rows])
+    for block in section.blocks:
+        if isinstance(block, view.Text):
+            console.print(f"  {view.printable(view.plain(block.content))}", markup=False, soft_wrap=True)
 
 
 def print_rows(console: Console, rows: Sequence[view.TextRow], run: str, style: str) -> None:

@@ -25,7 +25,7 @@ from watchglass.dashboard.watched_run import WatchedRun, WatchedRuns
 from watchglass.errors import CompactedError, WatchglassError, in_a_line
 from watchglass.records import Mode
 from watchglass.run import open_run
-from watchglass.view import render_report
+from watchglass.view import blocks_html, render_report
 
 #: Most digits of a number in an address, and most bytes of what a form sends.
 _DIGITS, _LONGEST_BODY = 9, 1024
@@ -88,7 +88,7 @@ class Dashboard:
         def draw(watched: WatchedRun) -> Response:
             published = watched.newest
             shown = Shown(published, self._links, row.identifier, query, watched.goes_on, self._acts)
-            main = published.made(f"{name}?{sorted(query.items())}", lambda: page.draw(shown))
+            main = published.made(f"{name}?{sorted(query.items())}", lambda: blocks_html(page.draw(shown)))
             tabs = [
                 Tab(other.title, self._links.run(row.identifier, path), path == name)
                 for path, other in RUN_PAGES.items()

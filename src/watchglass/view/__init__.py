@@ -7,6 +7,21 @@ from typing import TYPE_CHECKING
 from watchglass.lazy_imports import lazily
 
 if TYPE_CHECKING:
+    from watchglass.view.blocks import (
+        Block as Block,
+        Disclosure as Disclosure,
+        Figure as Figure,
+        Gallery as Gallery,
+        Inline as Inline,
+        Items as Items,
+        Pairs as Pairs,
+        Section as Section,
+        Span as Span,
+        Text as Text,
+        TextTable as TextTable,
+        captioned as captioned,
+        plain as plain,
+    )
     from watchglass.view.capture_cost import capture_lines as capture_lines
     from watchglass.view.conclusion import (
         FAIL_ON as FAIL_ON,
@@ -25,6 +40,12 @@ if TYPE_CHECKING:
     from watchglass.view.export import check_export_path as check_export_path, export_parquet as export_parquet
     from watchglass.view.failure import ended_how as ended_how, failure_sentence as failure_sentence
     from watchglass.view.figures import run_figures as run_figures, scalar_figures as scalar_figures
+    from watchglass.view.html_format import (
+        SYMBOLS as SYMBOLS,
+        block_html as block_html,
+        blocks_html as blocks_html,
+        page_style as page_style,
+    )
     from watchglass.view.json_format import json_document as json_document, json_schema as json_schema
     from watchglass.view.junit import junit_document as junit_document
     from watchglass.view.layer_grids import (
@@ -34,7 +55,6 @@ if TYPE_CHECKING:
     )
     from watchglass.view.markdown import markdown_document as markdown_document
     from watchglass.view.output_file import check_output_path as check_output_path, write_whole as write_whole
-    from watchglass.view.page import figures_html as figures_html, page_style as page_style, section as section
     from watchglass.view.pictures import sparkline as sparkline
     from watchglass.view.profile_report import (
         ProfilerRule as ProfilerRule,
@@ -49,16 +69,15 @@ if TYPE_CHECKING:
     )
     from watchglass.view.sarif import RuleText as RuleText, sarif_document as sarif_document
     from watchglass.view.sections import (
-        SYMBOLS as SYMBOLS,
-        diagnoses_html as diagnoses_html,
-        facts_html as facts_html,
-        findings_html as findings_html,
+        diagnosis_blocks as diagnosis_blocks,
+        fact_blocks as fact_blocks,
+        finding_blocks as finding_blocks,
         live_tone as live_tone,
-        scalars_html as scalars_html,
-        settings_html as settings_html,
-        statuses_html as statuses_html,
-        summary_html as summary_html,
-        time_tables_html as time_tables_html,
+        scalar_blocks as scalar_blocks,
+        setting_blocks as setting_blocks,
+        status_blocks as status_blocks,
+        summary_block as summary_block,
+        time_blocks as time_blocks,
     )
     from watchglass.view.text import (
         command as command,

@@ -15,9 +15,11 @@ from numpy.typing import NDArray
 
 from watchglass.errors import UnknownNameError
 from watchglass.records import Finding, Mode, RuleStatus, Severity, Status, count, facts
+from watchglass.view.blocks import Block, Disclosure, Figure, Inline, Items, Pairs, Section, Span, Text, TextTable
+from watchglass.view.html_format import page_html
 from watchglass.view.json_format import finding_to_json, strict_json
-from watchglass.view.page import figures_html, page, section, table_html
-from watchglass.view.text import duration, escaped, exact_duration, percent, quantity
+from watchglass.view.pictures.records import Picture
+from watchglass.view.text import duration, exact_duration, percent, quantity
 from watchglass.view.time_figures import durations_figure, machine_figure, phases_figure
 from watchglass.view.time_tables import code_tables
 from watchglass.view.usage import far_longer_steps
@@ -99,6 +101,11 @@ def profile_json(document: Mapping[str, Any]) -> str:
 
 def render_profile_report(run: Run, verdict: Verdict, document: Mapping[str, Any]) -> str:
     """The page of a document; figures are drawn from the run, with the findings of all rules as marks."""
+    return page_html(f"watchglass: profile of {verdict.run}", profile_blocks(run, verdict, document))
+
+
+def profile_blocks(run: Run, verdict: Verdict, document: Mapping[str, Any]) -> list[Block]:
+    """The sections of the report."""
     # Those of the numeric rules too: they belong to the same course of time.
     marked = [*_problems(run.journal.findings), *_problems(verdict.findings)]
     phases = _drawn(phases_figure(run, marked), "Each column is the mean of neighbouring steps.")
@@ -110,20 +117,17 @@ def render_profile_report(run: Run, verdict: Verdict, document: Mapping[str, Any
         )
     ]
     steps = _drawn(durations_figure(run), "Time since the end of the step before, waiting for data included.")
-    body = "".join(
-        (
-            _head(verdict, document),
-            *section("Training job", [_job_table(document["job"])]),
-            *section("System usage", [*figures_html(machines), *_system_tables(document["system"])]),
-            *section("Framework metrics", [*figures_html(phases), *_framework(run, document)]),
-            *section("Rules", [_rules_table(document["rules"]), *_found(_folded(verdict.findings))]),
-            *section("Step durations", [*figures_html(steps), *_step_table(document)]),
-            *section("Bottlenecks", [_bottlenecks(document["rules"], _folded(verdict.findings))]),
-            *section("Data loaders", _loaders(document)),
-        )
-    )
-    title = f"watchglass: profile of {verdict.run}"
-    return page(title, body)
+    folded = _folded(verdict.findings)
+    return [
+        _head(verdict, document),
+        Section("Training job", [_job_table(document["job"])]),
+        Section("System usage", [*machines, *_system_tables(document["system"])]),
+        Section("Framework metrics", [*phases, *_framework(run, document)]),
+        Section("Rules", [_rules_table(document["rules"]), *_found(folded)]),
+        Section("Step durations", [*steps, *_step_table(document)]),
+        Section("Bottlenecks", [_bottlenecks(document["rules"], folded)]),
+        Section("Data loaders", _loaders(document)),
+    ]
 
 
 # -- the document ----------------------------------------------------------------------------------------------------
@@ -213,8 +217,8 @@ def _known(values: Mapping[str, Any]) -> dict[str, Any]:
 # -- the page --------------------------------------------------------------------------------------------------------
 
 
-def _drawn(figure: Any, caption: str) -> list[tuple[str, Any]]:
-    return [] if figure is None else [(caption, figure)]
+def _drawn(picture: Picture | None, caption: str) -> list[Figure]:
+    return [] if picture is None else [Figure(picture, caption)]
 
 
 def _problems(findings: Sequence[Finding]) -> list[Finding]:
@@ -228,7 +232,7 @@ def _folded(findings: Sequence[Finding]) -> list[tuple[Finding, str]]:
     return [(first, "; ".join(filter(None, (first.message, also_in(others))))) for first, *others in groups]
 
 
-def _head(verdict: Verdict, document: Mapping[str, Any]) -> str:
+def _head(verdict: Verdict, document: Mapping[str, Any]) -> Section:
     problems = _folded(_problems(verdict.findings))
     words = f"{count(len(problems), 'finding')} on time and machine" if problems else "Where the time went"
     severity = tone(verdict) if problems else "info"
@@ -240,11 +244,8 @@ def _head(verdict: Verdict, document: Mapping[str, Any]) -> str:
         largest = ", ".join(f"{percent(share)} {name}" for name, share in shares if share > 0)
         lines.append(f"training step {exact_duration(typical['mean'])} on average: {largest}{_far_longer(train)}")
     lines += [message for _, message in problems[:3]]
-    items = "".join(f"<li>{escaped(line)}</li>" for line in lines)
-    return (
-        f'<header class="{severity or "healthy"}"><p class="brand">watchglass profiler report</p>'
-        f'<h1>{escaped(words)}</h1><p class="path">{escaped(verdict.run)}</p><ul class="facts">{items}</ul></header>'
-    )
+    blocks = (Text(verdict.run, "path"), Items(lines))
+    return Section(words, blocks, level=1, tone=severity or "healthy", label="watchglass profiler report")
 
 
 def _far_longer(phases: Mapping[str, Any]) -> str:
@@ -253,7 +254,7 @@ def _far_longer(phases: Mapping[str, Any]) -> str:
     return far_longer_steps(phases["steps"] - typical["steps"], spent, phases["seconds"])
 
 
-def _job_table(job: Mapping[str, Any]) -> str:
+def _job_table(job: Mapping[str, Any]) -> TextTable:
     whole = job["seconds"]
 
     def time(seconds: float | None) -> str:
@@ -261,9 +262,9 @@ def _job_table(job: Mapping[str, Any]) -> str:
             return "unknown"
         return f"{duration(seconds)}, {percent(seconds / whole)}" if whole > 0 else duration(seconds)
 
-    rows = [
-        ("Command", f"<code>{escaped(' '.join(job['command']))}</code>"),
-        ("Begin and end, UTC", escaped(f"{_second(job['begin'])} to {_second(job['end'])}")),
+    rows: list[tuple[str, Inline]] = [
+        ("Command", Span(" ".join(job["command"]), "code")),
+        ("Begin and end, UTC", f"{_second(job['begin'])} to {_second(job['end'])}"),
         ("Length", duration(whole)),
         ("Initialization", f"{time(job['initialization_s'])}, up to the first step"),
         ("Training loop", time(job["training_loop_s"])),
@@ -272,38 +273,35 @@ def _job_table(job: Mapping[str, Any]) -> str:
         ("Finalization", f"{time(job['finalization_s'])}, after the last step"),
     ]
     if len(job["workers"]) > 1:
-        rows.append(("Workers", f"{len(job['workers'])}; times are those of {escaped(job['workers'][0])}"))
-    return table_html((), rows)
+        rows.append(("Workers", f"{len(job['workers'])}; times are those of {job['workers'][0]}"))
+    return TextTable((), rows)
 
 
 def _second(time: str | None) -> str:
     return "unknown" if time is None else time.replace("T", " ")[:19]
 
 
-def _system_tables(system: Sequence[Mapping[str, Any]]) -> list[str]:
+def _system_tables(system: Sequence[Mapping[str, Any]]) -> list[Block]:
     if not system:
-        return ["<p>The machine was not sampled.</p>"]
+        return [Text("The machine was not sampled.")]
     several = len({row["stream"] for row in system}) > 1
     # A table of all cores has a hundred rows on a large machine: folded.
     whole = [row for row in system if not row["instance"] or row["metric"].startswith("gpu.")]
-    parts = [_usage_table(whole, several)]
     single = [row for row in system if row not in whole]
-    if single:
-        parts.append(f"<details><summary>Single cores and devices</summary>{_usage_table(single, several)}</details>")
-    return parts
+    folded = [Disclosure("Single cores and devices", [_usage_table(single, several)])] if single else []
+    return [_usage_table(whole, several), *folded]
 
 
-def _usage_table(rows: Sequence[Mapping[str, Any]], several: bool) -> str:
+def _usage_table(rows: Sequence[Mapping[str, Any]], several: bool) -> TextTable:
     def name(row: Mapping[str, Any]) -> str:
         return " ".join(filter(None, (f"{row['stream']}:" if several else "", row["metric"], row["instance"])))
 
     head = ("metric", "maximum", "99th percentile", "95th", "median", "minimum")
-    cells = [(escaped(name(row)), *(escaped(quantity(row[key], row["unit"])) for key in _PERCENTILES)) for row in rows]
-    return table_html(head, cells)
+    return TextTable(head, [(name(row), *(quantity(row[key], row["unit"]) for key in _PERCENTILES)) for row in rows])
 
 
-def _framework(run: Run, document: Mapping[str, Any]) -> list[str]:
-    parts = []
+def _framework(run: Run, document: Mapping[str, Any]) -> list[Block]:
+    blocks: list[Block] = []
     if document["phases"]:
         names = list(next(iter(document["phases"].values()))["shares"])
         rows = [
@@ -316,61 +314,49 @@ def _framework(run: Run, document: Mapping[str, Any]) -> list[str]:
             )
             for mode, found in document["phases"].items()
         ]
-        parts.append(table_html(("steps", "number", "in total", "mean", *names), rows))
+        blocks.append(TextTable(("steps", "number", "in total", "mean", *names), rows))
     else:
-        parts.append("<p>The phases of steps were not recorded.</p>")
-    parts += [f"<h3>{title}</h3>{table}" for title, table in code_tables(run)]
-    return parts
+        blocks.append(Text("The phases of steps were not recorded."))
+    return [*blocks, *(Section(title, [content], level=3) for title, content in code_tables(run))]
 
 
-def _rules_table(rules: Sequence[Mapping[str, Any]]) -> str:
+def _rules_table(rules: Sequence[Mapping[str, Any]]) -> TextTable:
     rows = [
         (
-            escaped(rule["rule"]), escaped(rule["looks_for"]),
-            escaped(": ".join(filter(None, (rule["status"], rule["reason"])))),
+            rule["rule"], rule["looks_for"], ": ".join(filter(None, (rule["status"], rule["reason"]))),
             f"{rule['times_triggered']:,}" if rule["times_triggered"] else "",
-            escaped(", ".join(f"{name} {value}" for name, value in rule["parameters"].items())),
+            ", ".join(f"{name} {value}" for name, value in rule["parameters"].items()),
         )
         for rule in rules
     ]  # fmt: skip
-    return table_html(("rule", "looks for", "status", "times", "parameters"), rows)
+    return TextTable(("rule", "looks for", "status", "times", "parameters"), rows)
 
 
-def _found(findings: Sequence[tuple[Finding, str]]) -> list[str]:
+def _found(findings: Sequence[tuple[Finding, str]]) -> list[Section]:
     return [
-        f'<article class="{finding.severity.value}"><h3>{_title(finding)}</h3><p>{escaped(message)}</p>'
-        + (
-            f"<ul>{''.join(f'<li>{escaped(line)}</li>' for line in finding.what_to_try)}</ul>"
-            if finding.what_to_try
-            else ""
-        )
-        + "</article>"
+        Section(_title(finding), [Text(message), Items(finding.what_to_try)], level=3, tone=finding.severity.value)
         for finding, message in findings[:_MOST_ROWS]
     ]
 
 
 def _title(finding: Finding) -> str:
-    """The rule as HTML, and the worker unless it is the first one or all."""
-    return escaped(finding.rule if finding.worker in ("", "worker_0") else f"{finding.rule} on {finding.worker}")
+    """The rule, and the worker unless it is the first one or all."""
+    return finding.rule if finding.worker in ("", "worker_0") else f"{finding.rule} on {finding.worker}"
 
 
-def _step_table(document: Mapping[str, Any]) -> list[str]:
+def _step_table(document: Mapping[str, Any]) -> list[TextTable]:
     rows = [
-        (
-            mode,
-            f"{found['steps']:,}",
-            *(exact_duration(found[key]) for key in ("mean", *_PERCENTILES)),
-        )
+        (mode, f"{found['steps']:,}", *(exact_duration(found[key]) for key in ("mean", *_PERCENTILES)))
         for mode, found in document["durations"].items()
     ]
     head = ("steps", "number", "mean", "longest", "99th percentile", "95th", "median", "shortest")
-    return [table_html(head, rows)] if rows else []
+    return [TextTable(head, rows)] if rows else []
 
 
-def _bottlenecks(document_rules: Sequence[Mapping[str, Any]], findings: Sequence[tuple[Finding, str]]) -> str:
+def _bottlenecks(document_rules: Sequence[Mapping[str, Any]], findings: Sequence[tuple[Finding, str]]) -> Pairs:
     """What the rules on each kind of bottleneck say, also that they could not judge it."""
     rules = {rule["rule"]: rule for rule in document_rules}
-    rows = []
+    pairs = []
     for title, names in _BOTTLENECKS:
         judged = [rules[name] for name in names if name in rules]
         found = [each for each in findings if each[0].rule in names]
@@ -387,16 +373,16 @@ def _bottlenecks(document_rules: Sequence[Mapping[str, Any]], findings: Sequence
         words = messages + states + ([f"{', '.join(clean)}: no issues found"] if clean else [])
         if not judged:
             words = ["no rule was evaluated"]
-        rows.append((title, "<br>".join(map(escaped, words))))
-    return table_html((), rows)
+        pairs.append((title, [Text(each) for each in words]))
+    return Pairs(pairs)
 
 
-def _loaders(document: Mapping[str, Any]) -> list[str]:
+def _loaders(document: Mapping[str, Any]) -> list[Block]:
     loaders, makers = document["data_loaders"], document["loader_workers"]
     return [*_loader_settings(loaders), *_loader_times(makers)]
 
 
-def _loader_times(makers: Sequence[Mapping[str, Any]]) -> list[str]:
+def _loader_times(makers: Sequence[Mapping[str, Any]]) -> list[Section]:
     """The mean times of a batch by the process that made it."""
     if not makers:
         return []
@@ -412,12 +398,12 @@ def _loader_times(makers: Sequence[Mapping[str, Any]]) -> list[str]:
         for row in makers[:_MOST_MAKERS]
     ]  # fmt: skip
     head = ("loader", "worker", "batches", "fetch", "collate", "in the queue", "of it the script waited")
-    return ["<h3>Times of a batch, on average</h3>", table_html(head, rows)]
+    return [Section("Times of a batch, on average", [TextTable(head, rows)], level=3)]
 
 
-def _loader_settings(loaders: Sequence[Mapping[str, Any]]) -> list[str]:
+def _loader_settings(loaders: Sequence[Mapping[str, Any]]) -> list[TextTable]:
     if not loaders:
         return []
     keys = list(dict.fromkeys(key for loader in loaders for key in loader))
-    rows = [tuple(escaped(str(loader.get(key, ""))) for key in keys) for loader in loaders[:_MOST_ROWS]]
-    return [table_html([escaped(key.replace("_", " ")) for key in keys], rows)]
+    rows = [tuple(str(loader.get(key, "")) for key in keys) for loader in loaders[:_MOST_ROWS]]
+    return [TextTable([key.replace("_", " ") for key in keys], rows)]

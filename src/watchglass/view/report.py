@@ -7,20 +7,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from watchglass.records import Verdict
+from watchglass.view.blocks import Block, Section, captioned
 from watchglass.view.figures import run_figures, scalar_figures
+from watchglass.view.html_format import page_html
 from watchglass.view.output_file import check_output_path, write_whole
-from watchglass.view.page import figures_html, page, section
 from watchglass.view.sections import (
-    diagnoses_html,
-    facts_html,
-    findings_html,
-    scalars_html,
-    settings_html,
-    statuses_html,
-    summary_html,
-    time_tables_html,
+    diagnosis_blocks,
+    fact_blocks,
+    finding_blocks,
+    scalar_blocks,
+    setting_blocks,
+    status_blocks,
+    summary_block,
+    time_blocks,
 )
-from watchglass.view.text import escaped
 from watchglass.view.time_figures import figures_of_time
 
 if TYPE_CHECKING:
@@ -65,20 +65,21 @@ def check_report_path(path: str | os.PathLike[str], *, replace: bool = False, or
 
 def render_report(run: Run, verdict: Verdict) -> str:
     """The whole page. Everything that comes from the run is escaped."""
-    title = f"watchglass: {verdict.status} in {verdict.run}"
+    return page_html(f"watchglass: {verdict.status} in {verdict.run}", report_blocks(run, verdict))
+
+
+def report_blocks(run: Run, verdict: Verdict) -> list[Block]:
+    """The sections of a report."""
     times = figures_of_time(run, verdict.findings)
-    whose = f", {escaped(run.worker().name)}" if len(run.workers) > 1 else ""
-    body = "".join(
-        (
-            summary_html(run, verdict),
-            *section("Diagnoses", diagnoses_html(verdict)),
-            *section("Figures", figures_html(run_figures(run, verdict.findings))),
-            *section(f"Saved by the script{whose}", scalars_html(*scalar_figures(run))),
-            *section("Time", [*figures_html(times), *time_tables_html(run)]),
-            *section("Findings", [findings_html(verdict.findings)] if verdict.findings else []),
-            *section("Rules", [statuses_html(verdict.statuses)] if verdict.statuses else []),
-            *section("Settings", settings_html(run)),
-            *section("Run", [facts_html(run, verdict)]),
-        )
-    )
-    return page(title, body)
+    whose = f", {run.worker().name}" if len(run.workers) > 1 else ""
+    return [
+        summary_block(run, verdict),
+        Section("Diagnoses", diagnosis_blocks(verdict)),
+        Section("Figures", captioned(run_figures(run, verdict.findings))),
+        Section(f"Saved by the script{whose}", scalar_blocks(*scalar_figures(run))),
+        Section("Time", [*captioned(times), *time_blocks(run)]),
+        Section("Findings", finding_blocks(verdict.findings)),
+        Section("Rules", status_blocks(verdict.statuses)),
+        Section("Settings", setting_blocks(run)),
+        Section("Run", fact_blocks(run, verdict)),
+    ]

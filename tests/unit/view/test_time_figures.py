@@ -24,8 +24,9 @@ from watchglass.records import (
 from watchglass.run import PythonProfile, open_run
 from watchglass.testing import Batch, Step, build_run
 from watchglass.view import render_report
-from watchglass.view.page import table_html
+from watchglass.view.blocks import TextTable
 from watchglass.view.pictures.svg import svg
+from watchglass.view.pictures.table_html import table_html
 from watchglass.view.pictures.ticks import ticks
 from watchglass.view.text import quantity
 from watchglass.view.time_figures import (
@@ -201,7 +202,7 @@ def test_ticks_of_long_steps_have_no_exponent(tmp_path: Path) -> None:
 
 def test_a_number_stays_on_one_line_with_its_unit() -> None:
     numbers, words = ["87.1 ms", "under 1 %", "2 min 5 s", "1,204"], ["aten::mm", "2 workers wait for it", "0 (Linear)"]
-    table = table_html((), [(*numbers, *words)])
+    table = table_html(TextTable((), [(*numbers, *words)]))
     assert re.findall('<td class="number">(.*?)</td>', table) == numbers
 
 

@@ -1,0 +1,66 @@
+"""The numbers of a picture as a table, for readers who cannot see it, and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import singledispatch
+
+import numpy as np
+from numpy.typing import NDArray
+
+from watchglass.view.pictures.records import Band, Bands, Bars, Grid, Lines, Numbers, Picture
+from watchglass.view.pictures.tables import TextTable
+from watchglass.view.text import number
+
+#: Rows of a table of sums.
+_ROWS = 24
+_COURSE = ("first", "last", "least", "greatest")
+
+
+@singledispatch
+def numbers_of(picture: Picture) -> TextTable:
+    """The numbers that a picture shows: of each line or row its ends and extremes, of sums some of the places."""
+    raise TypeError(f"no table of {type(picture).__name__}")
+
+
+@numbers_of.register
+def _of_lines(picture: Lines) -> TextTable:
+    head = ("line", f"first {picture.x.title}", f"last {picture.x.title}", *_COURSE)
+    return TextTable(head, [(line.name, *_course(line.x, line.y, line.low, line.high)) for line in picture.lines])
+
+
+@numbers_of.register
+def _of_grid(picture: Grid) -> TextTable:
+    head = ("row", f"first {picture.x.title}", f"last {picture.x.title}", *_COURSE)
+    rows = [
+        (name, *_course(picture.columns, cells.astype(np.float64)))
+        for name, cells in zip(picture.rows, picture.cells, strict=True)
+    ]
+    return TextTable(head, rows)
+
+
+def _course(x: Numbers, y: Numbers, low: Numbers | None = None, high: Numbers | None = None) -> Iterable[str]:
+    known = np.isfinite(y)
+    if not known.any():
+        return ("",) * 6
+    at, values = x[known], y[known]
+    least = np.nanmin(y if low is None else np.fmin(y, low))
+    most = np.nanmax(y if high is None else np.fmax(y, high))
+    ends = (f"{end:,.10g}" for end in (at[0], at[-1]))
+    return (*ends, *(number(float(each)) for each in (values[0], values[-1], least, most)))
+
+
+@numbers_of.register
+def _of_bands(picture: Bands) -> TextTable:
+    return _columns(picture.x.title, picture.at, picture.bands)
+
+
+@numbers_of.register
+def _of_bars(picture: Bars) -> TextTable:
+    return _columns(f"from {picture.x.title}", picture.edges[:-1], picture.bands)
+
+
+def _columns(title: str, at: NDArray[np.float64], bands: Sequence[Band]) -> TextTable:
+    places = np.unique(np.linspace(0, len(at) - 1, _ROWS).round().astype(int))
+    rows = [(f"{at[place]:,.4g}", *(number(float(band.values[place])) for band in bands)) for place in places.tolist()]
+    return TextTable((title, *(band.name for band in bands)), rows)
