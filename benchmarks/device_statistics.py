@@ -19,7 +19,7 @@ from torch import Tensor
 
 import limits
 from tables import Table, machine, sentence, versions
-from watchglass.capture.cost import Memory
+from watchglass.capture.planning.cost import Memory
 from watchglass.capture.pytorch.device.device_statistics import DeviceStatistics
 from workloads import large_transformer
 

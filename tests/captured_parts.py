@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from watchglass.capture import Hook, Port
 from watchglass.capture.pytorch.events import Events, ForwardCall, LossCall, ModuleCall, Update
 from watchglass.capture.pytorch.modules.models import Models
-from watchglass.capture.saving import Item
+from watchglass.capture.saving.saving import Item
 from watchglass.record import CapturedRecords, Forward, OpenStep
 from watchglass.records import FACTS, SCALARS, UNITS, Role
 

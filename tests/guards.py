@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from watchglass.capture.cost import Cost
 from watchglass.capture.guard import Guard
-from watchglass.capture.plan import Plan
+from watchglass.capture.planning.cost import Cost
+from watchglass.capture.planning.plan import Plan
 from watchglass.config import SessionConfig
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from watchglass.capture.loss_terms import described
+from watchglass.capture.facts.loss_terms import described
 from watchglass.capture.pytorch.graph.autograd_graph import Graph
 from watchglass.rules.graph.terms import LossTerm
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from watchglass.capture.arrays import Elements
-from watchglass.capture.input_sketches import Correlations, Sample
-from watchglass.capture.pytorch.facts.judged_sketches import LossRows
+from watchglass.capture.facts.input_sketches import Correlations, Sample
+from watchglass.capture.facts.judged_sketches import LossRows
 from watchglass.records import Mode
 from watchglass.testing import Step
 

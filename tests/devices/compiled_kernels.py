@@ -16,7 +16,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 
 from devices.device_cases import with_triton, without_warnings
-from watchglass.capture.cost import Memory
+from watchglass.capture.planning.cost import Memory
 from watchglass.capture.pytorch.device import triton_kernels
 from watchglass.capture.pytorch.device.device_statistics import DeviceStatistics
 from watchglass.stats import DTYPE_CODES

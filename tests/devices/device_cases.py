@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from watchglass.capture.cost import Memory
+from watchglass.capture.planning.cost import Memory
 from watchglass.capture.pytorch.device.device_statistics import DeviceStatistics
 from watchglass.capture.pytorch.device.sizes import DeviceSizes
 from watchglass.records import STATISTIC_FIELDS

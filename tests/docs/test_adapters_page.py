@@ -51,6 +51,17 @@ def test_the_training_of_the_page_is_recorded(page: dict[str, Any]) -> None:
     assert run.tensor("mine").reductions("max")[1].tolist() == [2.0] * 30
 
 
+def test_the_facts_of_the_page_are_recorded(page: dict[str, Any]) -> None:
+    run = open_run("runs/trainer")
+    for kind in ("initialization", "batch", "input_sketch", "output_sketch", "target_sketch", "update_sample"):
+        assert [fact.global_step for fact in run.facts(kind)] == ([0] if kind == "initialization" else [0, 10, 20]), (
+            kind
+        )
+    output, target = run.facts("output_sketch")[0].data, run.facts("target_sketch")[0].data
+    assert (output["rows"], target["kind"], output["columns"]) == (32, "values", 2)
+    assert run.facts("update_sample")[1].data["cosine_gradient"][0] == pytest.approx(-1.0, abs=1e-6)
+
+
 def test_the_loop_over_pytorch_drives_and_names(page: dict[str, Any]) -> None:
     run = open_run("runs/outer")
     assert run.steps() == list(range(5))

@@ -10,7 +10,7 @@ import pytest
 
 from evaluators.backtested import make_runs
 from moments import feed
-from watchglass.capture.plan import Plan
+from watchglass.capture.planning.plan import Plan
 from watchglass.config import RuleSpec, SessionConfig
 from watchglass.evaluate.engine.engine import Engine
 from watchglass.rules import RULE_SETS

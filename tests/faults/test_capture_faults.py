@@ -21,7 +21,6 @@ import watchglass
 from waiting import PATIENCE_S, until
 from watchglass import Mode, open_run
 from watchglass.capture import attach, loop
-from watchglass.capture.exact_updates import Updates
 from watchglass.capture.limits import DEFAULT_LIMITS, CaptureLimits
 from watchglass.capture.pytorch import public_calls
 from watchglass.capture.pytorch.saving.parameter_reader import ParameterReader
@@ -29,6 +28,7 @@ from watchglass.capture.pytorch.step.backwards import Backwards
 from watchglass.capture.pytorch.step.module_capture import ModuleCapture
 from watchglass.capture.pytorch.step.root_calls import RootCalls
 from watchglass.capture.pytorch.step.update_point import UpdatePoint
+from watchglass.capture.saving.exact_updates import Updates
 from watchglass.errors import StoreError
 from watchglass.store import LocalStore
 

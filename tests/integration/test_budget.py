@@ -19,8 +19,8 @@ from torch import nn
 
 from limited import PLENTY, watching_within
 from watchglass import open_run
-from watchglass.capture.budget import MAX_INTERVAL
 from watchglass.capture.limits import DEFAULT_LIMITS, CaptureLimits
+from watchglass.capture.planning.budget import MAX_INTERVAL
 from watchglass.diagnose import verdict
 from watchglass.records import Verdict
 from watchglass.view import Terms, duration, json_document, render_report, verdict_text

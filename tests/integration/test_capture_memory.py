@@ -18,8 +18,8 @@ import watchglass
 from devices.fake_device import FakeDevice, OnDevice, move
 from train_twice import Watch, trained_twice
 from watchglass import Mode, Run, open_run
-from watchglass.capture import saving
 from watchglass.capture.pytorch.device import torch_statistics
+from watchglass.capture.saving import saving
 from watchglass.records import RAW
 from watchglass.stats import of_array
 from watchglass.store import RawTensor

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import watchglass
-from watchglass.capture.cost import Cost
+from watchglass.capture.planning.cost import Cost
 from watchglass.record import OpenStep
 from watchglass.records import Mode
 from watchglass.run import open_run

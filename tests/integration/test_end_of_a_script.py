@@ -9,7 +9,7 @@ import pytest
 
 SCRIPT = """
 import atexit, sys
-from watchglass.capture.exit_text import ExitText
+from watchglass.capture.process.exit_text import ExitText
 text = ExitText()
 text.open()
 atexit.register(lambda: print(repr(text.found)))
@@ -41,7 +41,7 @@ def test_only_the_text_of_an_exit_is_found(end: str, found: str | None) -> None:
 INTERRUPTED = """
 import atexit, os, signal, sys, time
 from collections import namedtuple
-from watchglass.capture.process_failure import keep_interrupt
+from watchglass.capture.process.process_failure import keep_interrupt
 def end():
     namedtuple("Forgets", "the interrupt")
     keep_interrupt(sys.last_value)

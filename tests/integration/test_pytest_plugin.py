@@ -150,7 +150,7 @@ def test_a_training_run_that_could_not_be_watched_is_not_healthy(
     def fault(*_: object, **__: object) -> None:
         raise RuntimeError("a fault of ours")
 
-    monkeypatch.setattr("watchglass.capture.plan.Plan.due", fault)
+    monkeypatch.setattr("watchglass.capture.planning.plan.Plan.due", fault)
     with caplog.at_level(logging.CRITICAL, "watchglass"), pytest.raises(AssertionError, match="was switched off"):
         assert_trains_healthy(train, run=tmp_path / "run")
 

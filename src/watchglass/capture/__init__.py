@@ -12,7 +12,10 @@ if TYPE_CHECKING:
     from watchglass.capture.modules import Modules as Modules
     from watchglass.capture.phase_source import PhaseSource as PhaseSource, record_phases as record_phases
     from watchglass.capture.port import Port as Port
-    from watchglass.capture.process_failure import failure_from as failure_from, report_uncaught as report_uncaught
+    from watchglass.capture.process.process_failure import (
+        failure_from as failure_from,
+        report_uncaught as report_uncaught,
+    )
     from watchglass.capture.step_phases import (
         AFTER_BACKWARD as AFTER_BACKWARD,
         StepPhases as StepPhases,

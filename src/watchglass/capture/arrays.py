@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from watchglass.capture.deferred_values import DeferredNumbers
 from watchglass.capture.frameworks import members
+from watchglass.capture.saving.deferred_values import DeferredNumbers
 from watchglass.config import environment
 from watchglass.stats import DTYPE_CODES, Histograms, Rows, native, numbers, pure
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from watchglass.capture.cost import Cost
+    from watchglass.capture.planning.cost import Cost
     from watchglass.record import Readback
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from watchglass.capture.cost import Cost
+from watchglass.capture.planning.cost import Cost
 
 _Callback = TypeVar("_Callback", bound=Callable[..., Any])
 

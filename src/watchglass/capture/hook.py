@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from watchglass.capture.destination import check_destination
-from watchglass.capture.exit_and_fork import close_at_exit
-from watchglass.capture.hang_stacks import HangStacks
 from watchglass.capture.limits import DEFAULT_LIMITS, CaptureLimits
 from watchglass.capture.port import Port
-from watchglass.capture.process_failure import failure_from
+from watchglass.capture.process.destination import check_destination
+from watchglass.capture.process.exit_and_fork import close_at_exit
+from watchglass.capture.process.hang_stacks import HangStacks
+from watchglass.capture.process.process_failure import failure_from
 from watchglass.config import SessionConfig
 from watchglass.errors import InvalidValueError
 from watchglass.record import OpenStep

@@ -15,19 +15,19 @@ from contextlib import suppress
 from time import monotonic_ns
 from typing import Any
 
-from watchglass.capture.alternating_optimizers import AlternatingOptimizers
-from watchglass.capture.committed_changes import CommittedChanges
-from watchglass.capture.cost import Cost
 from watchglass.capture.guard import Guard
 from watchglass.capture.limits import CaptureLimits
-from watchglass.capture.pending_records import PendingRecords
-from watchglass.capture.plan import Plan
-from watchglass.capture.resumption import Resumption
-from watchglass.capture.saved_values import SavedValues
-from watchglass.capture.saving import Saving
-from watchglass.capture.steady_steps import SteadySteps
-from watchglass.capture.tensor_ids import TensorIds
-from watchglass.capture.worker_files import WorkerOpening
+from watchglass.capture.planning.alternating_optimizers import AlternatingOptimizers
+from watchglass.capture.planning.cost import Cost
+from watchglass.capture.planning.plan import Plan
+from watchglass.capture.process.committed_changes import CommittedChanges
+from watchglass.capture.process.resumption import Resumption
+from watchglass.capture.process.worker_files import WorkerOpening
+from watchglass.capture.saving.pending_records import PendingRecords
+from watchglass.capture.saving.saved_values import SavedValues
+from watchglass.capture.saving.saving import Saving
+from watchglass.capture.saving.steady_steps import SteadySteps
+from watchglass.capture.saving.tensor_ids import TensorIds
 from watchglass.config import SessionConfig, environment
 from watchglass.control import Mailbox
 from watchglass.errors import TrainingStopped

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from watchglass.capture.alternating_optimizers import AlternatingOptimizers
+from watchglass.capture.planning.alternating_optimizers import AlternatingOptimizers
 
 
 def captured(order: Iterable[str], interval: int, steps: int) -> dict[str, list[int]]:

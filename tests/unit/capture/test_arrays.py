@@ -11,13 +11,13 @@ import torch
 
 from watchglass.capture import ArrayInfo, Arrays, Elements, Hook
 from watchglass.capture.arrays import NumPyArrays, Read
-from watchglass.capture.exact_updates import Updates
-from watchglass.capture.input_sketches import LIMIT, Sample, hash_of, table_positions
+from watchglass.capture.facts.input_sketches import LIMIT, Sample, hash_of, table_positions
+from watchglass.capture.facts.update_samples import SampledParameter, UpdateSamples, settings_of
 from watchglass.capture.module_places import ParameterPlace, Place
-from watchglass.capture.parameters import LateGradients, Parameters
 from watchglass.capture.pytorch.saving.reduce import PyTorchArrays
-from watchglass.capture.saving import Item, Saving
-from watchglass.capture.update_samples import SampledParameter, UpdateSamples, settings_of
+from watchglass.capture.saving.exact_updates import Updates
+from watchglass.capture.saving.parameters import LateGradients, Parameters
+from watchglass.capture.saving.saving import Item, Saving
 from watchglass.record import CapturedRecords
 from watchglass.records import RAW, REDUCTIONS, STATISTICS, Role
 from watchglass.run import Run, open_run

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from watchglass.capture.budget import MAX_INTERVAL, Budget
 from watchglass.capture.limits import DEFAULT_LIMITS
+from watchglass.capture.planning.budget import MAX_INTERVAL, Budget
 
 US, MS = 1_000, 1_000_000
 ALLOWANCE_NS = DEFAULT_LIMITS.allowance_ns

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from watchglass.capture.cost import Cost
 from watchglass.capture.limits import DEFAULT_LIMITS
-from watchglass.capture.plan import Plan
+from watchglass.capture.planning.cost import Cost
+from watchglass.capture.planning.plan import Plan
 from watchglass.config import Collection, SessionConfig
 from watchglass.record import OpenStep
 from watchglass.record.recording_cost import ThreadTime

@@ -16,7 +16,7 @@ from torch.optim import lr_scheduler
 
 import watchglass
 from facts_of import batch, classifier, facts, watching
-from watchglass.capture.call_order import CallOrder
+from watchglass.capture.pytorch.facts.call_order import CallOrder
 
 Names = list[str]
 Loop = Callable[[nn.Module, torch.optim.Optimizer, Any, int], None]

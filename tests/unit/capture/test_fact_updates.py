@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 import watchglass
 from facts_of import batch, classifier, facts, facts_by_step, watching
+from watchglass.capture.facts.update_samples import chosen, next_after
 from watchglass.capture.pytorch import PyTorchAdapter
-from watchglass.capture.update_samples import chosen, next_after
 
 Optimizer = torch.optim.Optimizer
 

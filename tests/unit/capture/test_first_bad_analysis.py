@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from failing import Bad, Poisoned, to_nan
 from guards import guard
-from watchglass.capture import first_bad_analysis
-from watchglass.capture.first_bad_analysis import Look
+from watchglass.capture.pytorch.first_bad import analysis
+from watchglass.capture.pytorch.first_bad.analysis import Look
 from watchglass.capture.pytorch.first_bad.collectives import RefusedError
 from watchglass.capture.pytorch.first_bad.extremes import bring_back, look_at
 from watchglass.capture.pytorch.first_bad.trace import Trace
@@ -58,17 +58,15 @@ def traced(model: nn.Module, *arguments: Any, **settings: Any) -> tuple[Trace, A
     return trace, output
 
 
-def forward(model: nn.Module, *arguments: Any) -> first_bad_analysis.Found | None:
-    return first_bad_analysis.in_forward(traced(model, *arguments)[0].seen)
+def forward(model: nn.Module, *arguments: Any) -> analysis.Found | None:
+    return analysis.in_forward(traced(model, *arguments)[0].seen)
 
 
-def backward(
-    model: nn.Module, x: Tensor, loss: Callable[[Tensor], Tensor] = torch.sum
-) -> first_bad_analysis.Found | None:
+def backward(model: nn.Module, x: Tensor, loss: Callable[[Tensor], Tensor] = torch.sum) -> analysis.Found | None:
     trace, output = traced(model, x, gradients=guard())
     loss(output).backward()
     trace.close()
-    return first_bad_analysis.in_backward(trace.seen)
+    return analysis.in_backward(trace.seen)
 
 
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
@@ -134,7 +132,7 @@ def test_keyword_arguments_of_the_outermost_call_are_seen() -> None:
     trace = Trace(ModuleTree(model).module, {"more": x})
     with trace.listening():
         model(X, more=x)
-    found = first_bad_analysis.in_forward(trace.seen)
+    found = analysis.in_forward(trace.seen)
     assert found is not None
     assert (found.where, found.tensor) == ("input", "input.more")
 
@@ -219,7 +217,7 @@ def test_modules_left_by_an_exception_do_not_confuse_the_order() -> None:
                 return self.bad(x)  # type: ignore[no-any-return]
 
     trace, _ = traced(nn.Sequential(Trying()), X)
-    found = first_bad_analysis.in_forward(trace.seen)
+    found = analysis.in_forward(trace.seen)
     assert found is not None
     assert found.place is not None
     assert found.place.path == "0.bad"
@@ -374,6 +372,6 @@ def test_looks_come_back_from_a_device_together() -> None:
 
 def test_a_loss_of_finite_outputs_is_the_loss() -> None:
     trace, _ = traced(nn.Sequential(nn.Linear(4, 4), nn.Identity()), X)
-    found = first_bad_analysis.in_loss([trace.seen], "cross_entropy")
+    found = analysis.in_loss([trace.seen], "cross_entropy")
     assert found.where == "loss"
     assert "the result of cross_entropy is not" in found.sentence

@@ -12,7 +12,7 @@ import pytest
 
 from watchglass import open_run
 from watchglass.capture import Hook
-from watchglass.capture.hang_stacks import HangStacks
+from watchglass.capture.process.hang_stacks import HangStacks
 from watchglass.records import DeclaredFact, Fact
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from watchglass.capture.arrays import Elements
-from watchglass.capture.input_sketches import Sample
-from watchglass.capture.pytorch.facts.judged_sketches import LossRows
+from watchglass.capture.facts.input_sketches import Sample
+from watchglass.capture.facts.judged_sketches import LossRows
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, 1e300, math.nan])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from watchglass.capture import forward_layers, loss_terms
+from watchglass.capture.facts import forward_layers, loss_terms
 from watchglass.capture.operation_graph import OperationGraph
 from watchglass.records import OPERATIONS, PARAMETER, Operation
 from watchglass.rules.graph.forward import ForwardGraph

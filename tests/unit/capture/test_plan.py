@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from watchglass.capture.module_places import Place
-from watchglass.capture.plan import NEVER, Keep, Plan
+from watchglass.capture.planning.plan import NEVER, Keep, Plan
 from watchglass.config import Collection, SessionConfig
 from watchglass.records import Mode, Reduction, Role
 

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from watchglass.capture.planned_steps import planned_steps
-from watchglass.capture.pytorch.saving.initialization import initialization
+from watchglass.capture.facts.initial_weights import initialization
 from watchglass.capture.pytorch.saving.reduce import symmetry_of
+from watchglass.capture.pytorch.step.planned_steps import planned_steps
 from watchglass.records import facts
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from watchglass.capture.process_failure import failure_from, report
+from watchglass.capture.process.process_failure import failure_from, report
 from watchglass.errors import TrainingStopped
 from watchglass.records import Failure
 

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import watchglass
 from watchglass import Mode, Run, open_run
-from watchglass.capture.input_sketches import Sample
+from watchglass.capture.facts.input_sketches import Sample
 from watchglass.capture.pytorch.facts.hashed_rows import SeenRows, hashes_of
 from watchglass.capture.pytorch.facts.input_samples import row_sample
 

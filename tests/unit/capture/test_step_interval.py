@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from watchglass.capture.step_interval import StepInterval
+from watchglass.capture.pytorch.fast_path.step_interval import StepInterval
 
 
 class Clocks:

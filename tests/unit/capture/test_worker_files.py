@@ -16,7 +16,7 @@ import pytest
 from stores.faulty_stores import Recorded, quick, spools
 from waiting import until
 from watchglass.capture.limits import CaptureLimits
-from watchglass.capture.worker_files import WorkerOpening
+from watchglass.capture.process.worker_files import WorkerOpening
 from watchglass.config import SessionConfig
 from watchglass.control import BackgroundMailbox, Commit, Stop, StoreMailbox
 from watchglass.errors import MissingFileError, NotARunError, RunExistsError, StoreError

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from moments import feed
-from watchglass.capture.plan import Plan
+from watchglass.capture.planning.plan import Plan
 from watchglass.config import Collection, RuleSpec, SessionConfig
 from watchglass.evaluate import replay
 from watchglass.evaluate.engine.engine import Engine

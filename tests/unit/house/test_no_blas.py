@@ -59,8 +59,8 @@ def test_what_is_looked_for_is_found() -> None:
 FORKS = """
 import os, sys, threading
 import numpy as np
-from watchglass.capture.input_sketches import Correlations
-from watchglass.capture.pytorch.facts.neighbours import alike
+from watchglass.capture.facts.input_sketches import Correlations
+from watchglass.capture.facts.neighbours import alike
 from watchglass.stats import column_correlations
 
 random = np.random.default_rng(0)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from watchglass.capture import process_failure
+from watchglass.capture.process import process_failure
 from watchglass.config import environment
 from watchglass.launch.failures import Failures
 from watchglass.records import Failure, Sighting

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from watchglass.capture.forward_layers import described
+from watchglass.capture.facts.forward_layers import described
 from watchglass.capture.pytorch.graph.autograd_graph import Graph
 from watchglass.rules.graph.forward import ForwardGraph
 

@@ -92,7 +92,7 @@ def test_a_process_that_trains_at_once_has_no_unknown_initialization(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, age_ns: int
 ) -> None:
     """The start is known to 10 ms, so it may seem to be later than the first step of a forked process."""
-    monkeypatch.setattr("watchglass.capture.worker_files.process_age_ns", lambda claim: age_ns)
+    monkeypatch.setattr("watchglass.capture.process.worker_files.process_age_ns", lambda claim: age_ns)
     with Hook(tmp_path / "run") as hook:
         for _ in range(3):
             with hook.step("train"):

@@ -49,7 +49,7 @@ from watchglass.capture.pytorch.tensors.parts import TENSOR_PARTS
 from watchglass.capture.pytorch.training_state import TrainingState
 from watchglass.capture.pytorch.updates.handwritten_updates import HandwrittenUpdates
 from watchglass.capture.pytorch.updates.watched_optimizers import WatchedOptimizers
-from watchglass.capture.saving import Saving
+from watchglass.capture.saving.saving import Saving
 from watchglass.record import OpenStep
 from watchglass.records import facts
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import watchglass
 from real_runs import RealRuns, Watch, batch, classifier, update
 from synthetic_steps import training
-from watchglass.capture.input_sketches import QUANTILES
+from watchglass.capture.facts.input_sketches import QUANTILES
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
 from watchglass.rules import capture_for, find_rule

@@ -15,7 +15,7 @@ import watchglass
 from loss_terms import terms_of
 from real_runs import RealRuns, Watch, batch, classifier
 from synthetic_steps import training
-from watchglass.capture.loss_terms import described
+from watchglass.capture.facts.loss_terms import described
 from watchglass.capture.pytorch.graph.autograd_graph import Graph
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay

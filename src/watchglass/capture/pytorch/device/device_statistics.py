@@ -22,13 +22,13 @@ import torch
 from torch import Tensor
 
 from watchglass.capture.arrays import Read
-from watchglass.capture.cost import Memory
-from watchglass.capture.deferred_values import DeferredNumbers
-from watchglass.capture.out_of_memory import is_out_of_memory
+from watchglass.capture.planning.cost import Memory
 from watchglass.capture.pytorch.device import torch_statistics
 from watchglass.capture.pytorch.device.readback import DeviceTime
 from watchglass.capture.pytorch.device.sizes import DEFAULT_SIZES, DeviceSizes, Size
 from watchglass.capture.pytorch.device.tensor_batches import batches, joined_histograms, joined_rows
+from watchglass.capture.saving.deferred_values import DeferredNumbers
+from watchglass.capture.saving.out_of_memory import is_out_of_memory
 
 if TYPE_CHECKING:
     from watchglass.capture.pytorch.device.triton_statistics import Gathering, ReadPlan, ReadPlans
@@ -37,7 +37,7 @@ _log = logging.getLogger("watchglass")
 
 
 class Account(Protocol):
-    """Adds up costs: :class:`watchglass.capture.cost.Cost`."""
+    """Adds up costs: :class:`watchglass.capture.planning.cost.Cost`."""
 
     memory: Memory
     device_ns: int

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from watchglass.capture.stopwatches import DeviceStopwatch, HostStopwatch, Stopwatch
+from watchglass.capture.pytorch.device.stopwatches import DeviceStopwatch, HostStopwatch, Stopwatch
 from watchglass.records import HISTOGRAM_MANTISSA_BITS
 from watchglass.stats import Histograms
 

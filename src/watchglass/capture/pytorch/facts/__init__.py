@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
+from watchglass.capture.planning.sketch_pace import is_power_of_two
 from watchglass.capture.port import Port
 from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.events import Events
@@ -30,7 +31,6 @@ from watchglass.capture.pytorch.facts.token_targets import TokenTargets
 from watchglass.capture.pytorch.facts.unheld_parameters import UnheldParameters
 from watchglass.capture.pytorch.facts.update_samples import UpdateSampleFact
 from watchglass.capture.pytorch.modules.models import Models
-from watchglass.capture.sketch_pace import is_power_of_two
 from watchglass.config import chosen_facts
 from watchglass.records import SEEN_ROWS
 

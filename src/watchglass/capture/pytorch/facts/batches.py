@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from watchglass.capture.input_sketches import Correlations, Sample, first_of_each_kind, hashed
+from watchglass.capture.facts.input_sketches import Correlations, Sample, first_of_each_kind, hashed
+from watchglass.capture.planning.sketch_pace import SketchPace, is_power_of_two
 from watchglass.capture.port import Port
 from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.compiled.graphs import compiling, in_graph_capture
@@ -31,7 +32,6 @@ from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.module_hooks import Unsaved, unsaved
 from watchglass.capture.pytorch.modules.module_tree import is_compiled
 from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
-from watchglass.capture.sketch_pace import SketchPace, is_power_of_two
 from watchglass.record import DeferredFact, Forward
 from watchglass.records import Mode, ModuleKind, facts
 

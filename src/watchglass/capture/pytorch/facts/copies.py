@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from watchglass.capture.arrays import Elements
-from watchglass.capture.input_sketches import positions
+from watchglass.capture.facts.input_sketches import positions
 from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
 from watchglass.capture.pytorch.device.readback import on_host
 from watchglass.capture.pytorch.saving.reduce import picked

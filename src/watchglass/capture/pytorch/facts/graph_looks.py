@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from watchglass.capture import forward_layers, loss_terms
+from watchglass.capture.facts import forward_layers, loss_terms
 from watchglass.capture.module_places import ParameterPlace
+from watchglass.capture.planning.sketch_pace import is_power_of_two
 from watchglass.capture.pytorch.events import BackwardCall, ForwardCall, ModuleCall
 from watchglass.capture.pytorch.facts.unheld_parameters import UnheldParameters
 from watchglass.capture.pytorch.graph.autograd_graph import Graph
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
-from watchglass.capture.sketch_pace import is_power_of_two
 from watchglass.record import OpenStep
 from watchglass.records import facts
 

@@ -11,7 +11,7 @@ from collections import deque
 import numpy as np
 from numpy.typing import NDArray
 
-from watchglass.capture.input_sketches import Sample
+from watchglass.capture.facts.input_sketches import Sample
 
 #: Most rows of a batch, and most elements of a row: numbers, spread over it, or tokens from its beginning.
 MOST_ROWS, MOST_NUMBERS, MOST_TOKENS = 64, 64, 256

@@ -1,4 +1,4 @@
-"""Bounded copies of tensors, by the positions of :mod:`~watchglass.capture.input_sketches`."""
+"""Bounded copies of tensors, by the positions of :mod:`~watchglass.capture.facts.input_sketches`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from watchglass.capture.arrays import NUMPY, Arrays
-from watchglass.capture.input_sketches import Sample, table_positions
+from watchglass.capture.facts.input_sketches import Sample, table_positions
 from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
 from watchglass.capture.pytorch.saving.reduce import PyTorchArrays, in_numpy
 

@@ -4,34 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from watchglass.capture.input_sketches import rows_of
+from watchglass.capture.facts.judged_sketches import Cut, LossRows, SampleInputs
+from watchglass.capture.planning.sketch_pace import SketchPace
 from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
 from watchglass.capture.pytorch.events import BackwardCall, ForwardCall, LossCall
 from watchglass.capture.pytorch.facts.handwritten_targets import Difference, Labels, found_in
 from watchglass.capture.pytorch.facts.input_samples import sample
-from watchglass.capture.pytorch.facts.judged_sketches import Cut, LossRows, SampleInputs
-from watchglass.capture.pytorch.facts.neighbours import LEAST_ROWS, MOST_COLUMNS
 from watchglass.capture.pytorch.losses import functions as losses
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
 from watchglass.capture.pytorch.public_calls import argument_of
-from watchglass.capture.sketch_pace import SketchPace
 from watchglass.record import DeferredFact, Forward
 from watchglass.records import DeclaredFact, Mode, facts, loss_kind
 
 #: Losses of one forward that are sketched.
 _MOST_LOSSES = 4
-#: Rows of fewer samples are taken of all axes but the last.
-_FEW_SAMPLES = 8
 
 
 class JudgedRows:
@@ -88,8 +81,7 @@ class JudgedRows:
             self._add(call.forward, "autograd", judged, [])
 
     def _add(self, forward: Forward, source: str, judged: LossRows, unless: list[str]) -> None:
-        if _of_samples(judged, self._given):
-            judged = dataclasses.replace(judged, given=self._given)
+        judged = judged.with_inputs(self._given)
         for kind, make in ((facts.OutputSketch, judged.output_sketch), (facts.TargetSketch, judged.target_sketch)):
             if kind.KIND in self._kinds:
                 sketch = functools.partial(self._sketch, forward, make, unless)
@@ -114,19 +106,7 @@ def _given(models: Models, call: ForwardCall) -> SampleInputs | None:
     found = [each for _, each in inputs if _readable(each) and each.dim() > 1]
     found.sort(key=lambda each: not each.is_floating_point())
     batch = found[0] if found else None
-    if batch is None or batch.shape[0] < LEAST_ROWS or batch.is_complex() or not batch.numel():
-        return None
-    samples, columns = batch.shape[0], batch.numel() // batch.shape[0]
-    picked = SampleInputs.rows_of(samples)[:, None] * columns + rows_of(columns, MOST_COLUMNS)
-    taken = sample("input", batch, picked.reshape(-1), picked.shape)
-    return None if taken is None else SampleInputs(taken, samples)
-
-
-def _of_samples(judged: LossRows, given: SampleInputs | None) -> bool:
-    """Whether the rows of what is judged are the samples whose inputs were copied."""
-    if given is None or judged.targets is None or judged.shape[:1] != (given.samples,):
-        return False
-    return math.prod(judged.shape) == given.samples * judged.columns
+    return None if batch is None or batch.is_complex() else SampleInputs.of(sample, batch)
 
 
 def _readable(tensor: Any) -> bool:
@@ -144,19 +124,11 @@ def _judged(call: LossCall, number: int) -> LossRows | None:
         return None
     kind = loss_kind(call.function)
     if kind.targets == "classes":
-        return _by_class(call, number, outputs, targets)
+        ignored = int(argument_of(call.function, "ignore_index", call.arguments, call.kwargs, -100))
+        return _of_labels(call.function, number, outputs, targets, ignored, _settings(call))
     if not kind.elementwise:
         return None
-    rows, columns = _matrix(outputs.shape)
-    cut = Cut.of(rows, columns, by_class=False)
-    same = outputs.shape == targets.shape
-    picked = _flat(rows, columns, cut)
-    return LossRows(
-        call.function, number, False, tuple(outputs.shape), tuple(targets.shape), columns,
-        sample("output", outputs, picked, (cut.rows, cut.columns)),
-        sample("target", targets, picked, (cut.rows, cut.columns)) if same else None,
-        settings=_settings(call),
-    )  # fmt: skip
+    return LossRows.of_values(sample, outputs, targets, call.function, number, _settings(call))
 
 
 def _of_handwritten(found: Difference | Labels, output: LossRows) -> LossRows | None:
@@ -168,18 +140,11 @@ def _of_handwritten(found: Difference | Labels, output: LossRows) -> LossRows | 
         return _of_labels("nll_loss", 1, found.log_shares, found.labels, -100, {})
     if found.shape != output.shape or output.outputs is None:
         return None
-    rows, columns = _matrix(output.shape)
-    cut = Cut.of(rows, columns, by_class=False)
-    picked = _flat(rows, columns, cut)
-    differences = sample("target", found.values, picked, (cut.rows, cut.columns))
+    # Those that belong to the rows that were copied of the output, which may be gone.
+    differences = sample("target", found.values, *Cut.of_matrix(output.shape)[1:])
     return dataclasses.replace(
         output, number=1, target_shape=output.shape, targets=differences, sign=found.sign, settings={}
     )
-
-
-def _by_class(call: LossCall, number: int, outputs: Tensor, targets: Tensor) -> LossRows | None:
-    ignored = int(argument_of(call.function, "ignore_index", call.arguments, call.kwargs, -100))
-    return _of_labels(call.function, number, outputs, targets, ignored, _settings(call))
 
 
 def _of_labels(
@@ -187,49 +152,12 @@ def _of_labels(
 ) -> LossRows | None:
     if outputs.dim() < 2:
         outputs, targets = outputs.unsqueeze(0), targets.unsqueeze(0)
-    samples, classes, *space = outputs.shape
-    positions = math.prod(space)
-    shares = targets.shape == outputs.shape
-    if not shares and targets.shape != (samples, *space):
-        return None
-    cut = Cut.of(samples * positions, classes, by_class=True)
-    rows = rows_of(samples * positions, cut.rows)
-    seen = rows[:: cut.stride]
-    # Flat positions of all classes of these rows: classes come before positions.
-    first = seen // positions * (classes * positions) + seen % positions
-    of_outputs = (first[:, None] + np.arange(classes) * positions).reshape(-1)
-    shape = (len(seen), classes)
-    return LossRows(
-        function, number, True, tuple(outputs.shape), tuple(targets.shape), classes,
-        sample("output", outputs, of_outputs, shape) if cut.whole_rows else None,
-        sample("target", targets, of_outputs, shape) if shares else sample("target", targets, rows, (cut.rows, 1)),
-        1 if shares else cut.stride,
-        None if shares else ignored,
-        settings,
-    )  # fmt: skip
+    return LossRows.of_classes(sample, outputs, targets, function, number, ignored, settings)
 
 
 def _of_output(output: Tensor) -> LossRows | None:
-    if not _readable(output):
-        return None
-    rows, columns = _matrix(output.shape)
-    cut = Cut.of(rows, columns, by_class=False)
-    taken = sample("output", output, _flat(rows, columns, cut), (cut.rows, cut.columns))
-    return None if taken is None else LossRows("", 0, False, tuple(output.shape), (), columns, taken, None)
-
-
-def _matrix(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Rows and columns of a tensor that is no vector of classes: samples, and everything that one consists of."""
-    if len(shape) < 2:
-        return math.prod(shape), 1
-    of_samples = len(shape) < 3 or shape[0] >= _FEW_SAMPLES
-    columns = math.prod(shape[1:]) if of_samples else shape[-1]
-    return math.prod(shape) // columns, columns
-
-
-def _flat(rows: int, columns: int, cut: Cut) -> NDArray[np.int64]:
-    """Flat positions of the cut of a matrix."""
-    return (rows_of(rows, cut.rows)[:, None] * columns + rows_of(columns, cut.columns)).reshape(-1)
+    judged = LossRows.of_values(sample, output) if _readable(output) else None
+    return judged if judged is not None and judged.outputs is not None else None
 
 
 def _settings(call: LossCall) -> dict[str, Any]:

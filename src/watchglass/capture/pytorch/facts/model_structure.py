@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from watchglass.capture.planning.sketch_pace import is_power_of_two
 from watchglass.capture.port import Port
 from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.events import ForwardCall, Update
@@ -20,7 +21,6 @@ from watchglass.capture.pytorch.facts.drawn_weights import DrawnWeights
 from watchglass.capture.pytorch.facts.object_names import ObjectNames
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.module_tree import parameters_of, unwrap
-from watchglass.capture.sketch_pace import is_power_of_two
 from watchglass.record import CapturedRecords, DeferredFact
 from watchglass.records import Mode, facts
 

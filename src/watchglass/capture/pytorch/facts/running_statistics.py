@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from watchglass.capture.arrays import Elements
+from watchglass.capture.planning.sketch_pace import is_power_of_two
 from watchglass.capture.pytorch.events import ForwardCall, ModuleCall
 from watchglass.capture.pytorch.facts.copies import Copies, some
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.module_tree import type_name
-from watchglass.capture.sketch_pace import is_power_of_two
 from watchglass.record import CapturedRecords, DeferredFact
 from watchglass.records import Mode, facts
 

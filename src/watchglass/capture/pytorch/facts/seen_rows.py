@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from watchglass.capture.deferred_values import DeferredNumbers
-from watchglass.capture.input_sketches import Sample
+from watchglass.capture.facts.input_sketches import Sample
+from watchglass.capture.planning.sketch_pace import SketchPace, sketch_spacing
 from watchglass.capture.pytorch.events import ForwardCall
 from watchglass.capture.pytorch.facts.hashed_rows import MOST_NUMBERS, MOST_ROWS, MOST_TOKENS, SeenRows
 from watchglass.capture.pytorch.facts.input_samples import row_sample
 from watchglass.capture.pytorch.step.module_capture import first_tensor
-from watchglass.capture.sketch_pace import SketchPace, sketch_spacing
+from watchglass.capture.saving.deferred_values import DeferredNumbers
 from watchglass.record import DeferredFact
 from watchglass.records import SEEN_ROWS, Mode, Role, facts
 

@@ -15,12 +15,12 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from watchglass.capture.planning.sketch_pace import is_power_of_two
 from watchglass.capture.port import Port
 from watchglass.capture.pytorch.events import BackwardCall, ForwardCall, LossCall, ModuleCall
 from watchglass.capture.pytorch.facts.attention_masks import SeenPositions
 from watchglass.capture.pytorch.facts.copies import Copies
 from watchglass.capture.pytorch.facts.token_labels import TokenLabels
-from watchglass.capture.sketch_pace import is_power_of_two
 from watchglass.record import DeferredFact, Forward, OpenStep
 from watchglass.records import Mode, ModuleKind, facts
 

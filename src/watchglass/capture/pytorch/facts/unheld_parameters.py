@@ -18,13 +18,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from watchglass.capture.arrays import Elements
+from watchglass.capture.facts.update_samples import ELEMENTS
 from watchglass.capture.port import Port
 from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.facts.copies import Copies, some
 from watchglass.capture.pytorch.facts.object_names import ObjectNames
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.module_tree import kind_of, parameters_of, type_name
-from watchglass.capture.update_samples import ELEMENTS
 from watchglass.record import CapturedRecords, DeferredFact
 from watchglass.records import ModuleKind, facts
 

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 from torch.optim import AdamW, Optimizer
 
+from watchglass.capture.facts.update_samples import ELEMENTS, SampledParameter, UpdateSamples, chosen, settings_of
 from watchglass.capture.module_places import ParameterPlace
 from watchglass.capture.pytorch.events import Update
 from watchglass.capture.pytorch.facts.copies import Copies, some
 from watchglass.capture.pytorch.saving.reduce import name_of
 from watchglass.capture.pytorch.tensors.optimizer_state import holder_of
-from watchglass.capture.update_samples import ELEMENTS, SampledParameter, UpdateSamples, chosen, settings_of
 from watchglass.record import DeferredFact
 from watchglass.records import facts
 

@@ -21,11 +21,11 @@ from torch import Tensor, is_grad_enabled, nn
 
 from watchglass.capture.pytorch.compiled.graphs import captured
 from watchglass.capture.pytorch.events import ForwardCall
+from watchglass.capture.pytorch.fast_path.step_interval import StepInterval
 from watchglass.capture.pytorch.losses import functions as losses
 from watchglass.capture.pytorch.losses.counted_answers import CountedAnswers
 from watchglass.capture.pytorch.step.module_capture import first_tensor
 from watchglass.capture.pytorch.training_state import TrainingState
-from watchglass.capture.step_interval import StepInterval
 from watchglass.capture.step_phases import FORWARD
 from watchglass.record import Forward, OpenStep
 from watchglass.records import PHASES, RAW, STATISTICS, Role, loss_kind

@@ -11,7 +11,7 @@ the state of the step so far, as if it had been on from the start.
 ``several_forwards.py`` observes each; ``calls_ahead.py`` holds back calls of other models ahead of a step.
 
 Even these callbacks cost more than the budget allows where a step takes less than a millisecond. Then only each n-th
-step is recorded, by :class:`~watchglass.capture.step_interval.StepInterval`. In between the fast path *rests*: see
+step is recorded, see ``step_interval.py``. In between the fast path *rests*: see
 ``rest.py``. Steps of several optimizers, as those of a GAN, never take the fast path itself: after a cycle of them on
 the full path it rests at once.
 
@@ -37,6 +37,7 @@ from watchglass.capture.pytorch.compiled.updates import CompiledUpdates
 from watchglass.capture.pytorch.fast_path.calls_ahead import CallsAhead
 from watchglass.capture.pytorch.fast_path.rest import Cycle, Happened, Rest
 from watchglass.capture.pytorch.fast_path.several_forwards import SeveralForwards
+from watchglass.capture.pytorch.fast_path.step_interval import StepInterval
 from watchglass.capture.pytorch.fast_path.step_pattern import StepPattern
 from watchglass.capture.pytorch.fast_path.step_progress import (
     BETWEEN,
@@ -51,7 +52,6 @@ from watchglass.capture.pytorch.step.forward_state import ForwardState, versions
 from watchglass.capture.pytorch.step.module_capture import first_tensor
 from watchglass.capture.pytorch.step.random_state import Randomness
 from watchglass.capture.pytorch.training_state import TrainingState
-from watchglass.capture.step_interval import StepInterval
 from watchglass.capture.step_phases import AFTER_BACKWARD, BACKWARD, FORWARD, NO_PHASES
 from watchglass.record import CapturedRecords, Forward
 from watchglass.records import facts

@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from watchglass.capture import first_bad_analysis
-from watchglass.capture.first_bad_analysis import Found
-from watchglass.capture.pytorch.first_bad import operations
+from watchglass.capture.pytorch.first_bad import analysis, operations
+from watchglass.capture.pytorch.first_bad.analysis import Found
 from watchglass.capture.pytorch.first_bad.collectives import RefusedError, alone
 from watchglass.capture.pytorch.first_bad.extremes import look_at
 from watchglass.capture.pytorch.first_bad.forward_replay import alike, loss_of, refusal, repeat, unchanged, verified
@@ -66,7 +65,7 @@ class Rerun:
             outputs = self._outputs(state, trace, inside, graph=False)
             by = _checked(state, outputs, loss_of(state, outputs))
         function = state.loss_call[0] if state.loss_call is not None else ""
-        found = first_bad_analysis.of_loss([trace.seen], function, chained=self._current.chained > 0)
+        found = analysis.of_loss([trace.seen], function, chained=self._current.chained > 0)
         last = self._current.forward
         operation = None
         if found.where in ("forward", "loss"):
@@ -103,9 +102,9 @@ class Rerun:
                 heads, sent = _heads(state, outputs, loss)
                 operation = operations.of_backward(Graph(heads[0].grad_fn), inside) if len(heads) == 1 else None
                 gradients = torch.autograd.grad(heads, wanted, sent, allow_unused=True)
-        found = first_bad_analysis.in_backward(trace.seen)
+        found = analysis.in_backward(trace.seen)
         if found is None and not all(map(_is_finite, gradients)):
-            found = first_bad_analysis.last_gradient(bad[-1], self._weights.place_of(bad[-1]))
+            found = analysis.last_gradient(bad[-1], self._weights.place_of(bad[-1]))
         if found is None:
             several = sum(other.backpropagated for other in step.forwards) > 1
             last = "the backward of the step's last forward is finite, and only that can be repeated"
@@ -124,7 +123,7 @@ class Rerun:
                 continue
             if tensor.requires_grad:
                 raise RefusedError("another computation produced the input of the last model")
-            return first_bad_analysis.in_data(place, path[2:])
+            return analysis.in_data(place, path[2:])
         return None
 
     @contextmanager

@@ -15,12 +15,10 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from watchglass.capture import first_bad_analysis
-from watchglass.capture.first_bad_analysis import Found
-from watchglass.capture.parameters import LateGradients
 from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.events import ForwardCall
-from watchglass.capture.pytorch.first_bad import operations
+from watchglass.capture.pytorch.first_bad import analysis, operations
+from watchglass.capture.pytorch.first_bad.analysis import Found
 from watchglass.capture.pytorch.first_bad.collectives import RefusedError
 from watchglass.capture.pytorch.first_bad.lines import NotedForwards, OperationLines, ways_of
 from watchglass.capture.pytorch.first_bad.rerun import Rerun
@@ -31,6 +29,7 @@ from watchglass.capture.pytorch.graph.autograd_graph import BackwardStart
 from watchglass.capture.pytorch.modules.module_tree import is_compiled
 from watchglass.capture.pytorch.saving.norm_interval import NormInterval
 from watchglass.capture.pytorch.training_state import TrainingState
+from watchglass.capture.saving.parameters import LateGradients
 from watchglass.record import DeferredFact, OpenStep, Readback
 from watchglass.records import OperationFault, facts
 
@@ -208,7 +207,7 @@ class FirstBadModule:
         return bad.found(what).fact("flags", optimizer=writer, updated_at=last)
 
     def _last(self, bad: Sequence[str]) -> Found:
-        return first_bad_analysis.last_gradient(bad[-1], self._weights.place_of(bad[-1]))
+        return analysis.last_gradient(bad[-1], self._weights.place_of(bad[-1]))
 
 
 def _failed(loss: DeviceRows) -> facts.NonfiniteLoss | None:

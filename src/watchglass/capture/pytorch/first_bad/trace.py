@@ -14,9 +14,9 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from watchglass.capture.first_bad_analysis import Call, Seen
 from watchglass.capture.guard import Guard, harmless
 from watchglass.capture.module_places import Place
+from watchglass.capture.pytorch.first_bad.analysis import Call, Seen
 from watchglass.capture.pytorch.first_bad.collectives import RefusedError
 from watchglass.capture.pytorch.first_bad.extremes import look_at
 from watchglass.capture.pytorch.modules.nested_tensors import tensors_in

@@ -13,12 +13,11 @@ from typing import Any
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from watchglass.capture import first_bad_analysis
-from watchglass.capture.first_bad_analysis import Found
 from watchglass.capture.pytorch.compiled.graphs import compiling
 from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.events import ForwardCall
-from watchglass.capture.pytorch.first_bad import operations
+from watchglass.capture.pytorch.first_bad import analysis, operations
+from watchglass.capture.pytorch.first_bad.analysis import Found
 from watchglass.capture.pytorch.first_bad.extremes import bring_back
 from watchglass.capture.pytorch.first_bad.lines import OperationLines
 from watchglass.capture.pytorch.first_bad.trace import Trace
@@ -96,7 +95,7 @@ class NextStepsWatch:
         if any(look.coming is not None for look in looks):
             self.losses.append(loss)
         elif looks:
-            found = first_bad_analysis.of_loss(seen, "", chained=self._current.chained > 0)
+            found = analysis.of_loss(seen, "", chained=self._current.chained > 0)
             if found.where in ("forward", "loss"):
                 found = found.by(operations.of_forward(start.graph, lines))
             self._answer(step, step.records, "loss", found)
@@ -104,7 +103,7 @@ class NextStepsWatch:
     def gradients_failed(self, step: OpenStep, last: Found) -> None:
         """Gradients are not finite although the loss is; ``last`` is the answer from the gradients alone."""
         if self._traces:
-            found = first_bad_analysis.of_gradients(trace.seen for _, trace in self._traces)
+            found = analysis.of_gradients(trace.seen for _, trace in self._traces)
             self._answer(step, step.records, "update point", found or last)
 
     def judge_later(self, step: OpenStep, *, gradients: bool, records: CapturedRecords | None = None) -> None:
@@ -135,10 +134,10 @@ class NextStepsWatch:
                 found = bad.found(f"was already not finite before the forward of step {number}{since}")
             else:
                 failed = any(not math.isfinite(one if isinstance(one, float) else one.resolve()) for one in losses)
-                failed |= any(look.bad for each in seen for look in first_bad_analysis.ends(each))
-                found = first_bad_analysis.of_gradients(seen) if gradients and not failed else None
+                failed |= any(look.bad for each in seen for look in analysis.ends(each))
+                found = analysis.of_gradients(seen) if gradients and not failed else None
                 if failed and any(each.looks for each in seen):
-                    found = first_bad_analysis.of_loss(seen, "", chained=False)
+                    found = analysis.of_loss(seen, "", chained=False)
             if found is None:
                 return None
             self._answered = True
@@ -199,8 +198,8 @@ class NextStepsWatch:
         traced, self._traced = self._traced, None
         if traced is None or traced[0] is not call.forward:
             return
-        if any(look.coming is None and look.bad for look in first_bad_analysis.ends(traced[1].seen)):
-            found = first_bad_analysis.in_forward(traced[1].seen)
+        if any(look.coming is None and look.bad for look in analysis.ends(traced[1].seen)):
+            found = analysis.in_forward(traced[1].seen)
             if found is not None:
                 self._answer(call.step, call.forward.records, "forward", found)
 

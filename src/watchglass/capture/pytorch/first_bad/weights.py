@@ -8,8 +8,8 @@ from typing import NamedTuple
 from torch import Tensor
 from torch.optim import Optimizer
 
-from watchglass.capture.first_bad_analysis import Found, Look
 from watchglass.capture.module_places import ParameterPlace, Place
+from watchglass.capture.pytorch.first_bad.analysis import Found, Look
 from watchglass.capture.pytorch.first_bad.extremes import look_at
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.module_tree import parameters_of

@@ -12,9 +12,9 @@ import torch
 from torch.utils.data import BatchSampler, IterableDataset, get_worker_info
 
 from watchglass.capture.guard import harmless
-from watchglass.capture.loader_clock import BatchMaker, BatchReader
 from watchglass.capture.port import Port
 from watchglass.capture.pytorch import public_calls as calls
+from watchglass.capture.pytorch.profiling.loader_clock import BatchMaker, BatchReader
 from watchglass.capture.step_phases import StepPhases
 from watchglass.capture.wrappers_importlib_bootstrap import Sent
 from watchglass.records import LOADER_WORKERS

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from watchglass.capture.module_timeline import OUTSIDE, ModuleTimeline
 from watchglass.capture.pytorch.compiled.graphs import captured, compiling
 from watchglass.capture.pytorch.device.readback import stopwatch_of
 from watchglass.capture.pytorch.events import ForwardCall
 from watchglass.capture.pytorch.modules.module_hooks import Switch
 from watchglass.capture.pytorch.modules.module_tree import is_compiled, unwrap
 from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
+from watchglass.capture.pytorch.profiling.module_timeline import OUTSIDE, ModuleTimeline
 from watchglass.capture.pytorch.step.module_capture import ModuleCapture
 from watchglass.capture.pytorch.training_state import TrainingState
 from watchglass.record import DeferredFact, OpenStep

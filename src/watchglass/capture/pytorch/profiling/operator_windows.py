@@ -23,7 +23,7 @@ from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.profiling.kept_traces import KeptTraces
 from watchglass.capture.pytorch.profiling.memory_categories import held_memory, temporary_memory
 from watchglass.capture.pytorch.profiling.module_ranges import ModuleRanges
-from watchglass.capture.window_profiler import WindowProfiler
+from watchglass.capture.pytorch.profiling.window_profiler import WindowProfiler
 from watchglass.config import ProfiledRange, SessionConfig
 from watchglass.records import MemoryTotals, OperatorTotals, OperatorWindow, WindowFrame
 

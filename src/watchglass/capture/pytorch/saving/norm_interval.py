@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from watchglass.capture.plan import Plan
+from watchglass.capture.planning.plan import Plan
 
 
 class NormInterval:

@@ -13,16 +13,16 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from watchglass.capture.facts.initial_weights import initialization
 from watchglass.capture.module_places import ParameterPlace
-from watchglass.capture.parameters import LateGradients, Parameters, items_of
 from watchglass.capture.port import Port
 from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.module_tree import described, parameters_of, type_name
-from watchglass.capture.pytorch.saving.initialization import initialization
 from watchglass.capture.pytorch.saving.norm_interval import NormInterval
 from watchglass.capture.pytorch.saving.reduce import is_plain, plain, share_threads, summaries, symmetry_of, version_of
-from watchglass.capture.saving import Saving
+from watchglass.capture.saving.parameters import LateGradients, Parameters, items_of
+from watchglass.capture.saving.saving import Saving
 from watchglass.config import chosen_facts
 from watchglass.record import CapturedRecords, DeferredFact, OpenStep
 from watchglass.records import Role, facts

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from watchglass.capture.arrays import NUMPY, ArrayInfo, Arrays, Elements, NoValuesError, Read, kernel
-from watchglass.capture.cost import Cost
+from watchglass.capture.facts.initial_weights import Symmetry
+from watchglass.capture.planning.cost import Cost
 from watchglass.capture.pytorch.compiled.graphs import captured
 from watchglass.capture.pytorch.device.device_statistics import DeviceStatistics
 from watchglass.capture.pytorch.device.readback import DeviceRows, on_host
 from watchglass.capture.pytorch.device.tensor_batches import memory_order, readable
-from watchglass.capture.pytorch.saving.initialization import Symmetry
 from watchglass.stats import DTYPE_CODES, native
 
 _log = logging.getLogger("watchglass")

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from watchglass.capture.module_places import ParameterPlace
-from watchglass.capture.parameters import is_bias
+from watchglass.capture.planning.sketch_pace import is_power_of_two
 from watchglass.capture.port import Port
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.module_tree import parameters_of
-from watchglass.capture.saving import Item, Saving
-from watchglass.capture.sketch_pace import is_power_of_two
+from watchglass.capture.saving.parameters import is_bias
+from watchglass.capture.saving.saving import Item, Saving
 from watchglass.record import OpenStep
 from watchglass.records import Mode, Role
 

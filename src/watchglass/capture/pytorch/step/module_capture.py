@@ -25,7 +25,7 @@ from watchglass.capture.pytorch.public_calls import keep_wrapped
 from watchglass.capture.pytorch.saving.reduce import version_of
 from watchglass.capture.pytorch.tensors.functional_activations import Rectified
 from watchglass.capture.pytorch.tensors.module_entry import InputsWanted
-from watchglass.capture.saving import Item, Saving
+from watchglass.capture.saving.saving import Item, Saving
 from watchglass.record import CapturedRecords, OpenStep
 from watchglass.records import ModuleKind, Role, facts
 

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from watchglass.capture.planned_steps import planned_steps
 from watchglass.capture.pytorch.compiled.calls import CompiledCall, is_compiled_in_place
 from watchglass.capture.pytorch.compiled.graphs import compiled_so_far, compiling
 from watchglass.capture.pytorch.events import ForwardCall
@@ -27,6 +26,7 @@ from watchglass.capture.pytorch.modules.module_tree import described, inside, is
 from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
 from watchglass.capture.pytorch.step.forward_state import ForwardState, Settings, versions
 from watchglass.capture.pytorch.step.module_capture import ModuleCapture, first_tensor
+from watchglass.capture.pytorch.step.planned_steps import planned_steps
 from watchglass.capture.pytorch.step.random_state import Habits
 from watchglass.capture.pytorch.step.tensor_hooks import hook_gradient
 from watchglass.capture.pytorch.training_state import TrainingState

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from watchglass.capture.parameters import LateGradients, describe_bad
 from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.events import Update
 from watchglass.capture.pytorch.fast_path.path import FastPath
@@ -26,6 +25,7 @@ from watchglass.capture.pytorch.step.stages import TrainingStages
 from watchglass.capture.pytorch.training_state import TrainingState
 from watchglass.capture.pytorch.updates.update_counters import settle_start
 from watchglass.capture.pytorch.updates.watched_optimizers import WatchedOptimizers
+from watchglass.capture.saving.parameters import LateGradients, describe_bad
 from watchglass.capture.wrappers_importlib_bootstrap import RAISED, around
 from watchglass.config import chosen_facts
 from watchglass.record import CapturedRecords, DeferredFact, OpenStep

@@ -21,7 +21,7 @@ from watchglass.capture.pytorch.tensors.attention_rows import rows_of_attention,
 from watchglass.capture.pytorch.tensors.functional_activations import REARRANGED
 from watchglass.capture.pytorch.tensors.module_entry import is_open
 from watchglass.capture.pytorch.tensors.running_modules import RunningModules
-from watchglass.capture.saving import Item, Saving
+from watchglass.capture.saving.saving import Item, Saving
 from watchglass.record import CapturedRecords
 from watchglass.records import Role, facts
 

@@ -13,6 +13,7 @@ from torch.overrides import has_torch_function
 from torch.utils.hooks import RemovableHandle
 
 from watchglass.capture.module_places import NOWHERE, Place
+from watchglass.capture.planning.sketch_pace import is_power_of_two
 from watchglass.capture.port import Port
 from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleCall, Update
 from watchglass.capture.pytorch.modules.models import Models
@@ -21,8 +22,7 @@ from watchglass.capture.pytorch.public_calls import READS
 from watchglass.capture.pytorch.step.tensor_hooks import observe_gradient
 from watchglass.capture.pytorch.tensors.module_entry import is_open
 from watchglass.capture.pytorch.tensors.running_modules import RunningModules
-from watchglass.capture.saving import Item, Saving
-from watchglass.capture.sketch_pace import is_power_of_two
+from watchglass.capture.saving.saving import Item, Saving
 from watchglass.record import CapturedRecords, OpenStep
 from watchglass.records import Role
 

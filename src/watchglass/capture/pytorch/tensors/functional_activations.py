@@ -22,7 +22,7 @@ from watchglass.capture.pytorch.modules.module_tree import WEIGHTED, unit_axis
 from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
 from watchglass.capture.pytorch.saving.reduce import inactive_units, plain
 from watchglass.capture.pytorch.tensors.saturated import save_input
-from watchglass.capture.saving import Item, Saving
+from watchglass.capture.saving.saving import Item, Saving
 from watchglass.record import CapturedRecords
 from watchglass.records import UNITS, ModuleKind, Role, UnitKind
 

@@ -16,7 +16,7 @@ from watchglass.capture.pytorch.modules.module_tree import unwrap
 from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
 from watchglass.capture.pytorch.public_calls import SCALER_SCALE
 from watchglass.capture.pytorch.step.tensor_hooks import observe_gradient
-from watchglass.capture.saving import Item, Saving
+from watchglass.capture.saving.saving import Item, Saving
 from watchglass.record import CapturedRecords, OpenStep
 from watchglass.records import Mode, Role, facts
 

@@ -13,7 +13,7 @@ from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
 from watchglass.capture.pytorch.tensors.functional_activations import Rectified
 from watchglass.capture.pytorch.tensors.module_entry import InputsWanted
 from watchglass.capture.pytorch.tensors.saturated import save_input
-from watchglass.capture.saving import Item, Saving
+from watchglass.capture.saving.saving import Item, Saving
 from watchglass.records import ModuleKind, Role
 
 _MODULE_TAGS = {"Tanh": "tanh_input", "Sigmoid": "sigmoid_input"}

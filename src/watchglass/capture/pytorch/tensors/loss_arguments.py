@@ -12,7 +12,7 @@ from watchglass.capture.port import Port
 from watchglass.capture.pytorch.events import Events, LossCall
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.public_calls import parameters_of
-from watchglass.capture.saving import Item, Saving
+from watchglass.capture.saving.saving import Item, Saving
 from watchglass.records import Role
 
 _TARGETS = ("target", "targets")

@@ -14,7 +14,7 @@ from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleCall
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.module_hooks import Switch
 from watchglass.capture.pytorch.modules.module_tree import is_compiled, unwrap
-from watchglass.capture.saving import Saving
+from watchglass.capture.saving.saving import Saving
 from watchglass.record import OpenStep
 from watchglass.records import Role
 

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.optim import LBFGS, Optimizer
 
-from watchglass.capture.deferred_values import DeferredNumbers
 from watchglass.capture.module_places import NOWHERE, Place
 from watchglass.capture.port import Port
 from watchglass.capture.pytorch.device.readback import DeviceRows
@@ -19,7 +18,8 @@ from watchglass.capture.pytorch.events import Events, Update
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.nested_tensors import leaves_in
 from watchglass.capture.pytorch.saving.reduce import plain
-from watchglass.capture.saving import Item, Saving
+from watchglass.capture.saving.deferred_values import DeferredNumbers
+from watchglass.capture.saving.saving import Item, Saving
 from watchglass.record import CapturedRecords
 from watchglass.records import Role
 

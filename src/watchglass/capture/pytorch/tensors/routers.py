@@ -25,7 +25,7 @@ from watchglass.capture.pytorch.events import Events, ModuleCall
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.module_tree import type_name
 from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
-from watchglass.capture.saving import Item, Saving
+from watchglass.capture.saving.saving import Item, Saving
 from watchglass.records import UNITS, Role, UnitKind
 
 _TAG = "router"

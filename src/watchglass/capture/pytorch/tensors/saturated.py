@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from watchglass.capture.pytorch.saving.reduce import plain, units_beyond
-from watchglass.capture.saving import Item, Saving
+from watchglass.capture.saving.saving import Item, Saving
 from watchglass.record import CapturedRecords
 from watchglass.records import UNITS, Role, UnitKind
 

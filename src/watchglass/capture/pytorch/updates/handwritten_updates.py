@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from watchglass.capture.planning.sketch_pace import is_power_of_two
 from watchglass.capture.pytorch.graph.autograd_graph import Graph
 from watchglass.capture.pytorch.step.update_point import ScriptOptimizer, UpdatePoint
 from watchglass.capture.pytorch.training_state import TrainingState
 from watchglass.capture.pytorch.updates.bypassed_optimizer import BypassedOptimizer
 from watchglass.capture.pytorch.updates.noted_parameters import FollowedParameters, NotedParameter
 from watchglass.capture.pytorch.updates.update_counters import optimizer_of
-from watchglass.capture.sketch_pace import is_power_of_two
 from watchglass.record import CapturedRecords
 from watchglass.records import facts
 

@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CyclicLR, LRScheduler, OneCycleLR, SequentialLR
 
+from watchglass.capture.process.resumption import Resumption
 from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.module_tree import parameters_of
-from watchglass.capture.resumption import Resumption
 
 #: Schedulers that are meant to be stepped at every update, by PyTorch's own documentation. All others may count epochs.
 _PER_UPDATE = (OneCycleLR, CyclicLR)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from watchglass.capture.plan import Plan
+from watchglass.capture.planning.plan import Plan
 
 #: A step that takes longer waits for something, or computes on several cores: its time counts, not that of its thread.
 _WAITS_NS = 10_000_000

@@ -1,19 +1,21 @@
 """Sketches of what a loss judges: rows of a model's final output with the targets of the same rows.
 
-An adapter copies some rows; the recorder's thread makes the facts ``output_sketch`` and ``target_sketch`` of them. A
-row is what a loss judges at once: one sample, or one position of a sequence or an image where each has a class.
+Some rows are copied; the recorder's thread makes the facts ``output_sketch`` and ``target_sketch`` of them. A row is
+what a loss judges at once: one sample, or one position of a sequence or an image where each has a class.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from watchglass.capture.input_sketches import Sample, most_common, rows_of
-from watchglass.capture.pytorch.facts.neighbours import MOST_COMPARED, alike
+from watchglass.capture.facts.input_sketches import Sample, most_common, rows_of
+from watchglass.capture.facts.neighbours import LEAST_ROWS, MOST_COLUMNS, MOST_COMPARED, alike
 from watchglass.records import facts, loss_kind
 
 #: Rows of targets, elements of outputs and columns of outputs that are no classes, at most.
@@ -22,8 +24,13 @@ MOST_ROWS, _MOST_ELEMENTS, _MOST_COLUMNS = 1024, 1 << 15, 256
 _LEAST_ROWS, _MOST_CLASSES = 4, 1 << 17
 #: Units that are listed one by one, and classes that are counted one by one.
 MOST_UNITS, _MOST_COUNTED = 64, 1000
+#: Rows of fewer samples are taken of all axes but the last.
+_FEW_SAMPLES = 8
 
 Values = NDArray[np.float64]
+#: Copies elements of an array: what it is, the array, their flat positions, and the shape of the copy. None of an array
+#: that cannot be read now.
+Take = Callable[[str, Any, NDArray[np.int64], tuple[int, ...]], Sample | None]
 
 
 @dataclass(frozen=True)
@@ -47,6 +54,16 @@ class Cut:
         """Whether the rows of the outputs can be copied."""
         return self.columns <= _MOST_CLASSES
 
+    @classmethod
+    def of_matrix(cls, shape: tuple[int, ...]) -> tuple[int, NDArray[np.int64], tuple[int, int]]:
+        """Of an array of values: the number of its columns, the flat positions that are copied, and their shape."""
+        total = math.prod(shape)
+        of_samples = len(shape) < 3 or shape[0] >= _FEW_SAMPLES
+        columns = 1 if len(shape) < 2 else math.prod(shape[1:]) if of_samples else shape[-1]
+        cut = cls.of(total // columns, columns, by_class=False)
+        picked = rows_of(total // columns, cut.rows)[:, None] * columns + rows_of(columns, cut.columns)
+        return columns, picked.reshape(-1), picked.shape
+
 
 @dataclass(frozen=True)
 class SampleInputs:
@@ -54,6 +71,17 @@ class SampleInputs:
 
     inputs: Sample  #: Their elements, or some of these, a row for each sample.
     samples: int  #: Samples of the batch.
+
+    @classmethod
+    def of(cls, take: Take, batch: Any) -> SampleInputs | None:
+        """Copies elements of a batch of samples; None of one that is too small."""
+        samples, total = batch.shape[0], math.prod(batch.shape)
+        if samples < LEAST_ROWS or not total:
+            return None
+        columns = total // samples
+        picked = cls.rows_of(samples)[:, None] * columns + rows_of(columns, MOST_COLUMNS)
+        taken = take("input", batch, picked.reshape(-1), picked.shape)
+        return None if taken is None else cls(taken, samples)
 
     @staticmethod
     def rows_of(samples: int) -> NDArray[np.int64]:
@@ -80,6 +108,75 @@ class LossRows:
     settings: dict[str, Any] | None = None
     sign: int = 0  #: Where ``targets`` holds differences: 1 for those of output - target, -1 for the reverse; else 0.
     given: SampleInputs | None = None  #: Inputs of some samples; None where the rows of the output are no samples.
+
+    @classmethod
+    def of_values(
+        cls, take: Take, outputs: Any, targets: Any = None, function: str = "", number: int = 0,
+        settings: dict[str, Any] | None = None,
+    ) -> LossRows:  # fmt: skip
+        """Copies rows of an output that holds no classes.
+
+        Args:
+            take: Copies them.
+            outputs: The output, with at least one element.
+            targets: What a loss function compares it with; None if none does.
+            function: The loss function.
+            number: Number of the loss in its forward, from 1.
+            settings: What else it was given.
+        """
+        shape = tuple(outputs.shape)
+        columns, picked, part = Cut.of_matrix(shape)
+        target_shape = () if targets is None else tuple(targets.shape)
+        taken = take("output", outputs, picked, part)
+        judged = take("target", targets, picked, part) if target_shape == shape and targets is not None else None
+        return cls(function, number, False, shape, target_shape, columns, taken, judged, settings=settings)
+
+    @classmethod
+    def of_classes(
+        cls, take: Take, outputs: Any, targets: Any, function: str, number: int, ignored: int | None = None,
+        settings: dict[str, Any] | None = None,
+    ) -> LossRows | None:  # fmt: skip
+        """Copies rows of the logits or log-probabilities of classes, and of their labels or shares.
+
+        Args:
+            take: Copies them.
+            outputs: With the classes in the second axis.
+            targets: A class, or shares of classes, for each sample or position.
+            function: The loss function.
+            number: Number of the loss in its forward, from 1.
+            ignored: The class that counts as none.
+            settings: What else it was given.
+
+        Returns:
+            None if the shapes do not fit.
+        """
+        samples, classes, *space = outputs.shape
+        positions = math.prod(space)
+        shares = tuple(targets.shape) == tuple(outputs.shape)
+        if not shares and tuple(targets.shape) != (samples, *space):
+            return None
+        cut = Cut.of(samples * positions, classes, by_class=True)
+        rows = rows_of(samples * positions, cut.rows)
+        seen = rows[:: cut.stride]
+        # Flat positions of all classes of these rows: classes come before positions.
+        first = seen // positions * (classes * positions) + seen % positions
+        of_outputs = (first[:, None] + np.arange(classes) * positions).reshape(-1)
+        shape = (len(seen), classes)
+        return cls(
+            function, number, True, tuple(outputs.shape), tuple(targets.shape), classes,
+            take("output", outputs, of_outputs, shape) if cut.whole_rows else None,
+            take("target", targets, of_outputs, shape) if shares else take("target", targets, rows, (cut.rows, 1)),
+            1 if shares else cut.stride,
+            None if shares else ignored,
+            settings,
+        )  # fmt: skip
+
+    def with_inputs(self, given: SampleInputs | None) -> LossRows:
+        """These, with the inputs of their samples if each row is one of the samples that were copied."""
+        of_samples = given is not None and self.targets is not None and self.shape[:1] == (given.samples,)
+        if given is None or not of_samples or math.prod(self.shape) != given.samples * self.columns:
+            return self
+        return replace(self, given=given)
 
     @np.errstate(all="ignore")  # outputs of a run that diverges are infinite, or overflow in the sums
     def output_sketch(self) -> facts.OutputSketch | None:

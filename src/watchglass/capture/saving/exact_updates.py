@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from watchglass.capture.module_places import ParameterPlace
-from watchglass.capture.out_of_memory import is_out_of_memory
 from watchglass.capture.port import Port
-from watchglass.capture.saving import Item, Saving
+from watchglass.capture.saving.out_of_memory import is_out_of_memory
+from watchglass.capture.saving.saving import Item, Saving
 from watchglass.record import CapturedRecords
 from watchglass.records import Role
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from watchglass.capture.stopwatches import Stopwatch
+from watchglass.capture.pytorch.device.stopwatches import Stopwatch
 from watchglass.records import ModuleSeconds, StepModules
 
 #: In no module.

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 from watchglass.capture.arrays import arrays_of, number_of
-from watchglass.capture.pending_records import PendingRecords
-from watchglass.capture.plan import Plan
-from watchglass.capture.saving import Item, Saving
-from watchglass.capture.tensor_ids import TensorIds
+from watchglass.capture.planning.plan import Plan
+from watchglass.capture.saving.pending_records import PendingRecords
+from watchglass.capture.saving.saving import Item, Saving
+from watchglass.capture.saving.tensor_ids import TensorIds
 from watchglass.config import BUILT_IN_COLLECTIONS
 from watchglass.records import SCALARS, Role, TensorInfo
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
-from watchglass.capture.window_profiler import WindowProfiler
+from watchglass.capture.pytorch.profiling.window_profiler import WindowProfiler
 from watchglass.config import MOST_PROFILED_STEPS, ProfiledRange
 from watchglass.records import DeclaredFact, WindowCost, WindowFrame, WindowRefusal
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from watchglass.record import Readback
@@ -26,6 +27,14 @@ def initialization(
         model: Number of their model, if there are several.
     """
     return facts.Initialization({name: _described(*row) for name, row in weights.items()}, model)
+
+
+def symmetry_of(weight: NDArray[Any]) -> NDArray[np.float64]:
+    """The numbers of a weight with two or more axes and at least one element, of which each row makes a unit."""
+    flat = weight.reshape(len(weight), -1)
+    same = (flat == flat[0]).all(axis=1)
+    identical = same[1:].mean() if len(flat) > 1 else 0.0
+    return np.array([identical, (flat == flat[0, 0]).all(), flat.std()], np.float64)
 
 
 def _described(shape: Sequence[int], numbers: Symmetry | None) -> facts.InitialWeight:

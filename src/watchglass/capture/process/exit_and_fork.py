@@ -12,7 +12,7 @@ from typing import Any
 
 from watchglass.capture.guard import harmless
 from watchglass.capture.port import Port
-from watchglass.capture.process_failure import exit_text, failure_from, keep_interrupt, report, uncaught
+from watchglass.capture.process.process_failure import exit_text, failure_from, keep_interrupt, report, uncaught
 
 _watchers: list[Port] = []
 

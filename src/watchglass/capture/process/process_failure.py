@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from watchglass.capture.exit_text import ExitText
 from watchglass.capture.modules import crashed
+from watchglass.capture.process.exit_text import ExitText
 from watchglass.config import environment
 from watchglass.errors import TrainingStopped
 from watchglass.records import Failure

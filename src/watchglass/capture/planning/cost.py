@@ -7,7 +7,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Any
 
-from watchglass.capture.plan import Plan
+from watchglass.capture.planning.plan import Plan
 from watchglass.record import OpenStep, Recorder
 from watchglass.records import facts
 

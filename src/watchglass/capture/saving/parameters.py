@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from watchglass.capture.deferred_values import DeferredNumbers
-from watchglass.capture.exact_updates import Updates
 from watchglass.capture.module_places import ParameterPlace
 from watchglass.capture.port import Port
-from watchglass.capture.saving import Item, Saving
+from watchglass.capture.saving.deferred_values import DeferredNumbers
+from watchglass.capture.saving.exact_updates import Updates
+from watchglass.capture.saving.saving import Item, Saving
 from watchglass.record import CapturedRecords, Readback
 from watchglass.records import SCALARS, STATISTIC_FIELDS, STATISTICS, Role, TensorInfo, facts, series_name
 from watchglass.stats import Rows

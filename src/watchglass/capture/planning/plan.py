@@ -6,10 +6,10 @@ import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from watchglass.capture.budget import Budget
 from watchglass.capture.limits import DEFAULT_LIMITS
 from watchglass.capture.module_places import NOWHERE, Place
-from watchglass.capture.sketch_pace import sketch_spacing
+from watchglass.capture.planning.budget import Budget
+from watchglass.capture.planning.sketch_pace import sketch_spacing
 from watchglass.config import (
     DEFAULT_COLLECTIONS,
     EXACT_REDUCTIONS,

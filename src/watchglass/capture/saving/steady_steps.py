@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from watchglass.capture.pending_records import PendingRecords
-from watchglass.capture.plan import Plan
-from watchglass.capture.resumption import Resumption
-from watchglass.capture.tensor_ids import TensorIds
+from watchglass.capture.planning.plan import Plan
+from watchglass.capture.process.resumption import Resumption
+from watchglass.capture.saving.pending_records import PendingRecords
+from watchglass.capture.saving.tensor_ids import TensorIds
 from watchglass.record import Recorder, SteadyRow, StepClock
 from watchglass.records import Role, TensorInfo, series_name
 

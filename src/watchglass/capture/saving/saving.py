@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from watchglass.capture.arrays import Arrays, NoValuesError, Read, arrays_of
-from watchglass.capture.cost import Cost
 from watchglass.capture.module_places import NOWHERE, Place
-from watchglass.capture.out_of_memory import is_out_of_memory, report_exhaustion
-from watchglass.capture.plan import Keep, Plan
-from watchglass.capture.tensor_ids import TensorIds
+from watchglass.capture.planning.cost import Cost
+from watchglass.capture.planning.plan import Keep, Plan
+from watchglass.capture.saving.out_of_memory import is_out_of_memory, report_exhaustion
+from watchglass.capture.saving.tensor_ids import TensorIds
 from watchglass.record import Captured, CapturedRecords
 from watchglass.records import RAW, REDUCTIONS, STATISTICS, Role, RowKind, TensorInfo, facts
 from watchglass.stats import exact_reduction

@@ -1,0 +1,1 @@
+"""What facts of any framework are made of: samples of arrays, graphs of operations."""

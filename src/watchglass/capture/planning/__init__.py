@@ -1,0 +1,1 @@
+"""Which tensors are captured at which steps, within the overhead budget."""

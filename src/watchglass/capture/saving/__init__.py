@@ -1,0 +1,1 @@
+"""How tensors and numbers get into records."""
