@@ -70,6 +70,17 @@ def test_the_loop_over_pytorch_drives_and_names(page: dict[str, Any]) -> None:
     assert not [name for name in run.tensor_names() if "body" in name]
 
 
+def test_inputs_outputs_and_units_of_layers_are_recorded_by_the_neutral_half(page: dict[str, Any]) -> None:
+    run = open_run("runs/layers")
+    for name in ("input.0", "hidden.input.0", "act.input.0", "act.output", "head.output", "update/head.weight"):
+        assert run.tensor(name).steps() == [0, 2, 4]
+    # The network returns what its last layer returned: that is saved once.
+    assert "output" not in run.tensor_names()
+    [layer] = [each for each in run.worker().tables.catalog if each.name == "act.output"]
+    assert (layer.unit_axis, layer.module_kind.value) == (1, "rectifier")
+    assert not any(each.before or each.after for each in page["network"].layers.values())
+
+
 def test_an_adapter_is_less_than_a_hundred_lines(page: dict[str, Any], in_tmp_path: Path) -> None:
     assert len((in_tmp_path / "trainer_adapter.py").read_text().splitlines()) < 100
 
@@ -84,7 +95,7 @@ def test_the_compiled_step_is_recorded_from_outside(page: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize("check", CHECKS)
-@pytest.mark.parametrize("adapter", ["Trainer", "Compiled"])
+@pytest.mark.parametrize("adapter", ["Trainer", "Network", "Compiled"])
 def test_the_adapters_of_the_page_pass_every_check(
     page: dict[str, Any], tmp_path: Path, adapter: str, check: str
 ) -> None:

@@ -5,11 +5,16 @@ from typing import TYPE_CHECKING
 from watchglass.lazy_imports import lazily
 
 if TYPE_CHECKING:
-    from watchglass.capture.arrays import ArrayInfo as ArrayInfo, Arrays as Arrays, Elements as Elements
+    from watchglass.capture.arrays import (
+        ArrayInfo as ArrayInfo,
+        Arrays as Arrays,
+        Elements as Elements,
+        arrays_of as arrays_of,
+    )
     from watchglass.capture.frameworks import FRAMEWORKS as FRAMEWORKS, Entry as Entry, named_by as named_by
     from watchglass.capture.hook import Hook as Hook
     from watchglass.capture.loops import Loop as Loop, attach as attach, loop as loop, loop_of as loop_of
-    from watchglass.capture.modules import Modules as Modules
+    from watchglass.capture.modules import Modules as Modules, modules_of as modules_of
     from watchglass.capture.phase_source import PhaseSource as PhaseSource, record_phases as record_phases
     from watchglass.capture.port import Port as Port
     from watchglass.capture.process.process_failure import (

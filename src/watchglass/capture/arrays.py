@@ -246,6 +246,11 @@ def arrays_of(value: object) -> Arrays:
     return next((each for each in members("arrays") if each.is_array(value)), NUMPY)
 
 
+def is_array(value: object) -> bool:
+    """Whether a value is an array of any framework."""
+    return NUMPY.is_array(value) or any(each.is_array(value) for each in members("arrays"))
+
+
 def number_of(value: Any) -> Any:
     """A value as a float, or a readback for a value on a device; None where it may not be read now.
 

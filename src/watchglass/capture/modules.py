@@ -1,10 +1,10 @@
-"""The contract of who knows the structure of models: names, kinds, parameters."""
+"""The contract of who knows the structure of models: names, kinds, calls, parameters."""
 
 from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from types import TracebackType
 from typing import Any
@@ -28,20 +28,39 @@ class Modules(ABC):
     def parameters(self, model: Any) -> Iterable[tuple[Any, ParameterPlace]]:
         """The parameters of a model with their names, each once."""
 
+    def gradient(self, parameter: Any) -> Any:
+        """The gradient that the framework keeps with a parameter; None where there is none."""
+        return None
+
+    def observe(
+        self, model: Any, entered: Callable[[Any, Any], None], returned: Callable[[Any, Any, Any], None]
+    ) -> Callable[[], None]:
+        """Observe the calls of a model's modules; without hook points, none.
+
+        Args:
+            model: The model.
+            entered: Called with a module and its positional arguments, before it runs.
+            returned: Called with a module, these, and what it returns. Both are guarded, and change nothing.
+
+        Returns:
+            What undoes it, and leaves the modules as they were.
+        """
+        return lambda: None
+
     def crashed(self, trace: TracebackType | None) -> tuple[str, str]:
         """The module of a model that raised, and the figures of what it worked on, by a traceback; "" for none."""
         return "", ""
 
 
-def modules_over(inner: str, model: object) -> Modules | None:
-    """The framework that stands on another one and names the modules of a model in its place; None for none.
+def modules_of(model: object, over: str = "") -> Modules | None:
+    """Who knows the modules of a model, the outermost framework first; None if nobody does.
 
     Args:
-        inner: Import name of the other one.
         model: The model.
+        over: Import name of a framework: only those that stand on it are asked.
     """
-    outer = (member(entry.modules) for entry in imported("modules") if inner in entry.over)
-    return next((each for each in outer if each.is_model(model)), None)
+    known = (member(entry.modules) for entry in imported("modules") if not over or over in entry.over)
+    return next((each for each in known if each.is_model(model)), None)
 
 
 def crashed(trace: TracebackType | None) -> tuple[str, str]:

@@ -33,7 +33,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from watchglass.capture import Hook, attach, loop_of
+from watchglass.capture import Hook, arrays_of, attach, loop_of, modules_of
 from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.control import Commit, Stop
 from watchglass.errors import TrainingStopped
@@ -173,6 +173,39 @@ class AdapterSuite(ABC):
         rows = [info for info in run.worker().tables.catalog if info.module in kinds and info.module_type]
         other = [info.name for info in rows if info.module_kind.value != kinds[info.module]]
         _equal(other, [], "tensors whose module is of another kind")
+
+    def test_calls_of_modules_are_observed(self, tmp_path: Path) -> None:
+        """Who knows the modules of the model reports their calls until undone; gradients have the shape of parameters.
+
+        Nothing for a model without modules.
+        """
+        case = self.case()
+        known = modules_of(case.model)
+        if known is None:
+            return
+        calls: list[tuple[str, int]] = []
+        with self.hook(tmp_path / "run") as hook:
+            case.attach(hook)
+            undo = known.observe(
+                case.model,
+                lambda module, arguments: calls.append(("entered", id(module))),
+                lambda module, arguments, output: calls.append(("returned", id(module))),
+            )
+            case.train(1, lambda step: None)
+            seen, gradients = list(calls), [(each, known.gradient(each)) for each, _ in known.parameters(case.model)]
+            undo()
+            case.train(1, lambda step: None)
+        _equal(calls, seen, "calls of modules that are reported after observing has ended")
+        own = {id(module) for module, _ in known.modules(case.model)}
+        _equal({number for _, number in calls} - own, set(), "observed modules that the model does not have")
+        counts = (Counter(number for what, number in calls if what == each) for each in ("entered", "returned"))
+        _equal(next(counts), next(counts), "calls that began and have not returned")
+        shapes = [(_shape(each), _shape(gradient)) for each, gradient in gradients if gradient is not None]
+        _equal([pair for pair in shapes if pair[0] != pair[1]], [], "shapes of parameters and of their gradients")
+        alone = self.case()
+        for _ in range(2):
+            alone.train(1, lambda step: None)
+        _same_numbers(case, alone, "observing calls of modules")
 
     def test_facts_are_as_declared(self, tmp_path: Path) -> None:
         """Every recorded fact is of a declared kind, and each of its fields has the declared type."""
@@ -346,6 +379,10 @@ def _call_at(when: int, call: Callable[[], object]) -> AfterStep:
 
 def _threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("watchglass")]
+
+
+def _shape(array: Any) -> tuple[int, ...]:
+    return arrays_of(array).describe(array).shape
 
 
 def _same_numbers(case: AdapterCase, expected: AdapterCase, what: str) -> None:

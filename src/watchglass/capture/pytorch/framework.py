@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any
 
@@ -15,9 +15,11 @@ from watchglass.capture.module_places import ParameterPlace, Place
 from watchglass.capture.modules import Modules
 from watchglass.capture.port import Port
 from watchglass.capture.pytorch.adapter import PyTorchAdapter
+from watchglass.capture.pytorch.compiled.graphs import compiling
 from watchglass.capture.pytorch.early_backwards import count_early_backwards
 from watchglass.capture.pytorch.first_use import attach_at_first_use
 from watchglass.capture.pytorch.modules.crashed_modules import module_and_figures
+from watchglass.capture.pytorch.modules.module_hooks import observe_calls
 from watchglass.capture.pytorch.modules.module_tree import ModuleTree
 from watchglass.config import environment
 
@@ -65,6 +67,26 @@ class PyTorchModules(Modules):
     def parameters(self, model: nn.Module) -> Iterable[tuple[Tensor, ParameterPlace]]:
         """The parameters of a model with their places, in order."""
         return ModuleTree(model).places()
+
+    def gradient(self, parameter: Tensor) -> Tensor | None:
+        """Its ``grad``."""
+        return parameter.grad
+
+    def observe(
+        self, model: nn.Module, entered: Callable[[Any, Any], None], returned: Callable[[Any, Any, Any], None]
+    ) -> Callable[[], None]:
+        """Global hooks, so that the modules are not changed; calls inside compiled code are not seen."""
+        own = {id(module) for module, _ in self.modules(model)}
+
+        def enter(module: nn.Module, arguments: Any) -> None:
+            if id(module) in own and not compiling():
+                entered(module, arguments)
+
+        def leave(module: nn.Module, arguments: Any, output: Any) -> None:
+            if id(module) in own and not compiling():
+                returned(module, arguments, output)
+
+        return observe_calls(enter, leave)
 
     def crashed(self, trace: TracebackType | None) -> tuple[str, str]:
         """The innermost module in a traceback, and shapes, dtypes or ranges of its tensors."""

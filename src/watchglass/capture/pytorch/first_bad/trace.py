@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from watchglass.capture.guard import Guard, harmless
 from watchglass.capture.module_places import Place
 from watchglass.capture.pytorch.first_bad.analysis import Call, Seen
 from watchglass.capture.pytorch.first_bad.collectives import RefusedError
 from watchglass.capture.pytorch.first_bad.extremes import look_at
+from watchglass.capture.pytorch.modules.module_hooks import observe_calls
 from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
 from watchglass.capture.pytorch.saving.reduce import version_of
 from watchglass.capture.pytorch.step.tensor_hooks import observe_gradient
@@ -61,15 +61,11 @@ class Trace:
     @contextmanager
     def listening(self) -> Iterator[None]:
         """Look at all module calls inside."""
-        handles = (
-            register_module_forward_pre_hook(self.entered),
-            register_module_forward_hook(self.returned),
-        )
+        undo = observe_calls(self.entered, self.returned)
         try:
             yield
         finally:
-            for handle in handles:
-                handle.remove()
+            undo()
 
     def close(self) -> None:
         """Stop reading gradients: leaves would keep their hooks."""

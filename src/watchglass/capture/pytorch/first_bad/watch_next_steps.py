@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import nn
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from watchglass.capture.pytorch.compiled.graphs import compiling
 from watchglass.capture.pytorch.device.readback import DeviceRows
@@ -23,6 +22,7 @@ from watchglass.capture.pytorch.first_bad.lines import OperationLines
 from watchglass.capture.pytorch.first_bad.trace import Trace
 from watchglass.capture.pytorch.first_bad.weights import Weight, Weights
 from watchglass.capture.pytorch.graph.autograd_graph import BackwardStart
+from watchglass.capture.pytorch.modules.module_hooks import observe_calls
 from watchglass.capture.pytorch.modules.module_tree import is_compiled, unwrap
 from watchglass.capture.pytorch.training_state import TrainingState
 from watchglass.record import CapturedRecords, DeferredFact, Forward, OpenStep
@@ -75,8 +75,7 @@ class NextStepsWatch:
         current.every_gradient = True
         self._undo = [
             current.events.add(self),
-            register_module_forward_pre_hook(guarded(self._entered, unless=compiling)).remove,
-            register_module_forward_hook(guarded(self._returned, unless=compiling)).remove,
+            observe_calls(guarded(self._entered, unless=compiling), guarded(self._returned, unless=compiling)),
         ]
 
     def disarm(self) -> None:

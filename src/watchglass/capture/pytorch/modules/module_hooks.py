@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch import nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from watchglass.capture.guard import harmless
@@ -65,6 +66,25 @@ class Switch:
             table[handle.id] = self._hook
         else:
             self._hook = table.pop(handle.id, None)
+
+
+def observe_calls(
+    entered: Callable[[nn.Module, Any], None], returned: Callable[[nn.Module, Any, Any], None], *, always: bool = False
+) -> Callable[[], None]:
+    """Observe the calls of all modules; returns a function that undoes it.
+
+    Args:
+        entered: Called with a module and its arguments, before it runs.
+        returned: Called with a module, its arguments and its result.
+        always: Whether it is called after an exception of the module, too.
+    """
+    handles = register_module_forward_pre_hook(entered), register_module_forward_hook(returned, always_call=always)
+
+    def undo() -> None:
+        for handle in handles:
+            handle.remove()
+
+    return undo
 
 
 class Exchange:

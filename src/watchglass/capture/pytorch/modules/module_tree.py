@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from watchglass.capture.module_places import ParameterPlace, Place
-from watchglass.capture.modules import modules_over
+from watchglass.capture.modules import modules_of
 from watchglass.records import ModuleKind, facts
 
 #: Wrappers by class name, each of which has one child: they add a path segment that is no part of the model. By name,
@@ -236,7 +236,7 @@ class ModuleTree:
             return
         self._modules.clear()
         self._parameters.clear()
-        outer = modules_over("torch", owner)
+        outer = modules_of(owner, over="torch")
         for module, place in _walk(owner) if outer is None else outer.modules(owner):
             # A module reached by two paths keeps its first.
             self._modules.setdefault(module, self._placed(place))
@@ -339,14 +339,14 @@ def _dropout(module: nn.Module) -> float:
     return float(value) if isinstance(value, (int, float)) else 0.0
 
 
-def unit_axis(module_type: str, dimensions: int) -> int | None:
+def unit_axis(place: Place, axes: int) -> int | None:
     """Axis of a module's output that counts its units: 1 for images, the last for sequences and vectors."""
-    if dimensions < 2:
+    if axes < 2:
         return None
-    if module_type.startswith(_CHANNEL_SECOND):
+    if place.module_type.startswith(_CHANNEL_SECOND):
         return 1
     # An activation does not know; four and five dimensions are images and volumes, channels second.
-    return 1 if dimensions >= 4 else dimensions - 1
+    return 1 if axes >= 4 else axes - 1
 
 
 def _walk(module: nn.Module) -> Iterator[tuple[nn.Module, Place]]:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torch import nn
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from watchglass.capture.guard import Guard
 from watchglass.capture.pytorch.compiled.graphs import compiling
 from watchglass.capture.pytorch.modules.models import Models
+from watchglass.capture.pytorch.modules.module_hooks import observe_calls
 from watchglass.records import ModuleOperator
 
 #: Begin of the name of a range around a module; with the path of the module it is what a trace shows.
@@ -40,15 +41,12 @@ class ModuleRanges:
         self._places: dict[str, tuple[int, str]] = {}
         self._open: list[tuple[nn.Module, Any]] = []
         self._thread = threading.get_ident()
-        entered, left = (guard.shielded(each, unless=compiling) for each in (self._entered, self._left))
-        # Also after an exception in the module.
-        ended = register_module_forward_hook(left, always_call=True)
-        self._handles = register_module_forward_pre_hook(entered), ended
+        shielded = functools.partial(guard.shielded, unless=compiling)
+        self._undo = observe_calls(shielded(self._entered), shielded(self._left), always=True)
 
     def end(self) -> None:
         """Take the hooks off, and end what is open."""
-        for handle in self._handles:
-            handle.remove()
+        self._undo()
         while self._open:
             self._open.pop()[1].__exit__(None, None, None)
 

@@ -19,6 +19,7 @@ from watchglass.capture.pytorch.compiled.graphs import captured
 from watchglass.capture.pytorch.device.device_statistics import DeviceStatistics
 from watchglass.capture.pytorch.device.readback import DeviceRows, on_host
 from watchglass.capture.pytorch.device.tensor_batches import memory_order, readable
+from watchglass.capture.saving.module_tensors import BEYOND
 from watchglass.stats import DTYPE_CODES, native
 
 _log = logging.getLogger("watchglass")
@@ -235,27 +236,27 @@ def _placement(tensor: Tensor) -> str:
     return "partial" if any(placement.is_partial() for placement in placements) else "replicated"
 
 
-def inactive_units(tensor: Tensor, unit_axis: int) -> Any:
-    """For each unit whether it is exactly zero on every element: a boolean array, or a readback of one."""
-    if tensor.dtype in _BITS:
-        tensor = tensor.float()
-    others = [axis for axis in range(tensor.dim()) if axis != unit_axis % tensor.dim()]
+def units_of(tensor: Tensor, unit_axis: int, limits: tuple[float, float] | None) -> Any:
+    """The units whose elements are all zero, or with limits beyond these: a boolean array, or a readback of one.
+
+    None for a tensor without elements, or whose values cannot be read.
+    """
+    values = plain(tensor)
+    if values is None or not values.numel():
+        return None
+    others = [axis for axis in range(values.dim()) if axis != unit_axis % values.dim()]
+    if limits is not None:
+        outside = ((values < limits[0]) | (values > limits[1])).float()
+        return on_host((outside.mean(dim=others) if others else outside) >= BEYOND)
+    if values.dtype in _BITS:
+        values = values.float()
     if not others:
-        inactive = tensor == 0
-    else:
-        # Sums are several times faster than counts, and what is all zero adds up to zero; the rest is examined again.
-        inactive = tensor.sum(dim=others) == 0
-        if not tensor.is_cpu or inactive.any():
-            inactive = tensor.abs().sum(dim=others) == 0
+        return on_host(values == 0)
+    # Sums are several times faster than counts, and what is all zero adds up to zero; the rest is examined again.
+    inactive = values.sum(dim=others) == 0
+    if not values.is_cpu or inactive.any():
+        inactive = values.abs().sum(dim=others) == 0
     return on_host(inactive)
-
-
-def units_beyond(tensor: Tensor, unit_axis: int, low: float, high: float, share: float = 0.99) -> Any:
-    """For each unit whether this share of its elements lies below ``low`` or above ``high``; as above."""
-    others = [axis for axis in range(tensor.dim()) if axis != unit_axis % tensor.dim()]
-    outside = ((tensor < low) | (tensor > high)).float()
-    beyond = (outside.mean(dim=others) if others else outside) >= share
-    return on_host(beyond)
 
 
 def symmetry_of(weight: Tensor) -> Symmetry | None:

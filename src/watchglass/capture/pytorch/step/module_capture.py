@@ -22,10 +22,11 @@ from watchglass.capture.pytorch.modules.module_hooks import Switch
 from watchglass.capture.pytorch.modules.module_tree import is_compiled, unit_axis, unwrap
 from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
 from watchglass.capture.pytorch.public_calls import keep_wrapped
-from watchglass.capture.pytorch.saving.reduce import version_of
+from watchglass.capture.pytorch.saving.reduce import units_of, version_of
 from watchglass.capture.pytorch.tensors.functional_activations import Rectified
 from watchglass.capture.pytorch.tensors.module_entry import InputsWanted
-from watchglass.capture.saving.saving import Item, Saving
+from watchglass.capture.saving.module_tensors import ModuleTensors
+from watchglass.capture.saving.saving import Saving
 from watchglass.record import CapturedRecords, OpenStep
 from watchglass.records import ModuleKind, Role, facts
 
@@ -54,7 +55,7 @@ class ModuleCapture:
     def __init__(self, port: Port, models: Models, saving: Saving, events: Events) -> None:
         self._port = port
         self._models = models
-        self._saving = saving
+        self._tensors = ModuleTensors(port, saving, unit_axis, units_of)
         self._events = events
         self._inputs_wanted = InputsWanted(port)
         self._functional = False
@@ -62,9 +63,7 @@ class ModuleCapture:
         self._root: nn.Module | None = None
         # Looked up once for each forward, since it takes a walk through all modules.
         self._root_compiled: bool | None = None
-        # Tensors that a captured forward has met already, alive, so that their identities stay unique.
-        self._seen: dict[int, tuple[Tensor, int]] = {}
-        self._rectified = Rectified(saving)
+        self._rectified = Rectified()
         self._refreshed = False
         guarded = port.guarded(self._after_module, unless=compiling)
         self._observing = Switch(lambda: register_module_forward_hook(guarded))
@@ -171,7 +170,7 @@ class ModuleCapture:
         self._observing(False)
         self.compiled.switch(False)
         self._records = self._root = None
-        self._seen = {}
+        self._tensors.end()
         self._rectified.forget()
 
     def _after_module(self, module: nn.Module, arguments: Any, output: Any) -> None:
@@ -184,7 +183,7 @@ class ModuleCapture:
             return
         if compiled:
             # Compiled code uses its memory again, and the same object for it: nothing is known by its identity.
-            self._seen.clear()
+            self._tensors.end()
         self._returned(records, module, arguments, output)
 
     def _entered_compiled(self, module: nn.Module, arguments: Any, output: Any, grad: bool, compiled: bool) -> None:
@@ -211,9 +210,8 @@ class ModuleCapture:
             return
         first = arguments[0] if self._functional and arguments else None
         if isinstance(first, Tensor) and self._rectified.finds(place, first):
-            axis = unit_axis(place.module_type, first.dim())
-            item = Item(first, place.named("input.0"), place, ("relu_output",), axis)
-            self._rectified.save(records, Role.INPUT, item)
+            item = self._tensors.taken(place, "0", first, first.dim(), ("relu_output",))
+            self._tensors.save(records, Role.INPUT, item)
         if self._port.plan.wants(Role.OUTPUT):
             if type(output) is Tensor:
                 self._output(records, place, "", output)
@@ -237,22 +235,9 @@ class ModuleCapture:
     def _output(self, records: CapturedRecords, place: Place, path: str, tensor: Tensor) -> None:
         if not (tensor.is_floating_point() or tensor.is_complex()):
             return
-        is_model = place.index == 0
-        version = version_of(tensor)
-        seen = self._seen.get(id(tensor))
-        if seen is not None and seen[1] == version and not (is_model and self._port.plan.wants_tag("model_output")):
-            # A container returns the output of its last child; an overwritten tensor is a new one.
+        item = self._tensors.returned(place, path, tensor, tensor.dim(), version_of(tensor))
+        if item is None:
             return
-        is_relu = place.kind is ModuleKind.RECTIFIER
-        tags = ("relu_output",) if is_relu else ("model_output",) if is_model else ()
-        axis = unit_axis(place.module_type, tensor.dim())
-        item = Item(tensor, place.named("output", path), place, tags, axis)
-        if self._saving.keep(Role.OUTPUT, item) is None:
-            # Not marked as saved: the container that returns it may be wanted.
-            return
-        self._seen[id(tensor)] = (tensor, version)
-        if is_relu:
+        if place.kind is ModuleKind.RECTIFIER:
             self._rectified.made(tensor)
-            self._rectified.save(records, Role.OUTPUT, item)
-        else:
-            self._saving.save(records, Role.OUTPUT, item)
+        self._tensors.save(records, Role.OUTPUT, item)

@@ -20,11 +20,11 @@ from watchglass.capture.pytorch.graph.nodes import Walk, chain, operands, operat
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.module_tree import WEIGHTED, unit_axis
 from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
-from watchglass.capture.pytorch.saving.reduce import inactive_units, plain
-from watchglass.capture.pytorch.tensors.saturated import save_input
+from watchglass.capture.pytorch.saving.reduce import units_of
+from watchglass.capture.saving.module_tensors import ModuleTensors
 from watchglass.capture.saving.saving import Item, Saving
 from watchglass.record import CapturedRecords
-from watchglass.records import UNITS, ModuleKind, Role, UnitKind
+from watchglass.records import ModuleKind, Role
 
 RECTIFIERS = ("relu", "hardtanh")
 _TAGS = {**dict.fromkeys(RECTIFIERS, "relu_input"), "tanh": "tanh_input", "sigmoid": "sigmoid_input"}
@@ -47,14 +47,9 @@ def functional_node(tensor: Tensor) -> Any:
 
 
 class Rectified:
-    """Units of functional ReLUs, which show where their outputs are consumed: inputs of modules with weights.
+    """Finds functional ReLUs, which show where their outputs are consumed: as inputs of modules with weights."""
 
-    Args:
-        saving: Saves these inputs.
-    """
-
-    def __init__(self, saving: Saving) -> None:
-        self._saving = saving
+    def __init__(self) -> None:
         # Known nodes; also outputs of ReLU modules, which must not count as functional ReLUs.
         self._nodes: set[Any] = set()
 
@@ -69,15 +64,6 @@ class Rectified:
             return False
         self._nodes.add(node)
         return True
-
-    def save(self, records: CapturedRecords, role: Role, item: Item) -> None:
-        """Save a tensor, and which of its units are inactive."""
-        tensor_id = self._saving.save(records, role, item)
-        if tensor_id is None or item.unit_axis is None:
-            return
-        values = plain(item.tensor)
-        if values is not None and values.numel():
-            records.rows[UNITS].append((tensor_id, UnitKind.INACTIVE, inactive_units(values, item.unit_axis)))
 
     def forget(self) -> None:
         """The forward has ended. Nodes hold the graph, and with it what it saved for the backward."""
@@ -97,7 +83,7 @@ class FunctionalActivations:
 
     def __init__(self, port: Port, models: Models, saving: Saving, events: Events) -> None:
         self._plan = port.plan
-        self._saving = saving
+        self._tensors = ModuleTensors(port, saving, unit_axis, units_of)
         self._wanted: frozenset[str] = frozenset()
         self._seen: set[Any] = set()
         # The last outputs of modules are kept alive: nothing else keeps the input of a tanh.
@@ -143,8 +129,9 @@ class FunctionalActivations:
             # An output that was overwritten since, as by ``tanh_``, is no longer the input.
             if returned.tensor._version == returned.version and any(returned.node is other for other in given):
                 name = returned.place.named(tag, returned.path)
-                axis = unit_axis(returned.place.module_type, returned.tensor.dim())
-                save_input(self._saving, records, Item(returned.tensor, name, returned.place, (tag,), axis))
+                axis = unit_axis(returned.place, returned.tensor.dim())
+                item = Item(returned.tensor, name, returned.place, (tag,), axis)
+                self._tensors.save(records, Role.INPUT, item)
                 return
 
     def forward_ended(self, call: ForwardCall | None = None) -> None:

@@ -14,15 +14,13 @@ from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleCall
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.module_hooks import Switch
 from watchglass.capture.pytorch.modules.module_tree import is_compiled, unwrap
+from watchglass.capture.saving.module_tensors import INPUT_TAGS
 from watchglass.capture.saving.saving import Saving
 from watchglass.record import OpenStep
 from watchglass.records import Role
 
 #: Tags of which something is read as a module is called.
-_TAGS = frozenset((
-    "model_input", "input_image", "input_sequence", "relu_input", "tanh_input", "sigmoid_input", "attention",
-    "float8_casts",
-))  # fmt: skip
+_TAGS = frozenset((*INPUT_TAGS, "attention", "float8_casts"))
 
 
 class InputsWanted:
