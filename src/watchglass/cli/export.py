@@ -1,36 +1,75 @@
-"""``watchglass export``: write a run as tables for other tools."""
+"""``watchglass export``: write a run for other tools."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import shlex
+from contextlib import closing
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from watchglass import view
+from watchglass import diagnose, view
 from watchglass.cli.declaring import option
 from watchglass.cli.failure import print_warning
 from watchglass.cli.shared_options import RunPath, check_choice
 from watchglass.cli.terminal import working
+from watchglass.errors import InvalidValueError
 from watchglass.records import count
+
+if TYPE_CHECKING:
+    from watchglass.run import Run
 
 
 def export(
     run: RunPath,
-    output: Annotated[str, option("--output, -o PATH", "New or empty folder for the tables.")],
-    to: Annotated[str, option("--to parquet", "Format of the tables.")] = "parquet",
-    histograms: Annotated[bool, option("--histograms", "Include the histograms, as lists.")] = False,
+    output: Annotated[
+        str,
+        option(
+            "--output, -o PATH",
+            "New or empty folder for the tables; for TensorBoard the folder of its --logdir, in which the run gets a "
+            "folder of its name.",
+        ),
+    ],
+    to: Annotated[str, option("--to parquet|tensorboard", "Format.")] = "parquet",
+    histograms: Annotated[
+        bool, option("--histograms", "Include the histograms in Parquet, as lists. TensorBoard always gets them.")
+    ] = False,
 ) -> None:
-    """Write a run as tidy Parquet tables for pandas, polars, DuckDB or Spark. The run does not change."""
+    """Write a run as tidy Parquet tables for pandas, polars, DuckDB or Spark, or as event files of TensorBoard.
+
+    The run does not change. An export for TensorBoard can be repeated while the run goes on: it adds what is new.
+    """
     from watchglass.run import open_run
 
-    check_choice("--to", to, ("parquet",))
-    view.check_export_path(output)
+    check_choice("--to", to, ("parquet", "tensorboard"))
+    if to == "tensorboard" and histograms:
+        raise InvalidValueError("--histograms is for --to parquet; TensorBoard always gets histograms")
+    if to == "parquet":
+        view.check_export_path(output)
     with working("reading the run"):
         opened = open_run(run)
+    if to == "parquet":
+        _write_parquet(opened, output, histograms=histograms)
+    else:
+        _write_events(opened, output)
+    for problem in opened.problems:
+        print_warning(str(problem))
+
+
+def _write_parquet(run: Run, output: str, *, histograms: bool) -> None:
     with working("writing the tables"):
-        written = view.export_parquet(opened, output, histograms=histograms)
+        written = view.export_parquet(run, output, histograms=histograms)
     typer.echo(view.printable(output))
     for file in written:
         typer.echo(f"  {file.name:<20} {count(file.rows, 'row'):>16}  {view.size(file.bytes):>9}")
-    for problem in opened.problems:
-        print_warning(str(problem))
+
+
+def _write_events(run: Run, output: str) -> None:
+    from watchglass.tensorboard import TensorBoardExport
+
+    with working("writing event files"), closing(TensorBoardExport(run, output, diagnose.verdict)) as export:
+        export.write_new(ended=run.finished or bool(run.lost))
+    written = export.written
+    parts = (count(written.steps, "step"), count(written.scalars, "scalar"), count(written.histograms, "histogram"))
+    typer.echo(f"{view.printable(written.folder)}: {', '.join(parts)}")
+    typer.echo(f"to look at it: tensorboard --logdir {shlex.quote(view.printable(output))}")

@@ -6,6 +6,7 @@ from watchglass.lazy_imports import lazily
 
 if TYPE_CHECKING:
     from watchglass.run.arrow_tables import WINDOW_TABLES as WINDOW_TABLES, RunTables as RunTables
+    from watchglass.run.clocks import wall_times as wall_times
     from watchglass.run.ending import (
         Ending as Ending,
         ending_of as ending_of,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from watchglass.run.samples import Samples as Samples, Usage as Usage, usage_of as usage_of
     from watchglass.run.search import RunSearch as RunSearch
     from watchglass.run.stages import Stage as Stage, Stages as Stages
+    from watchglass.run.statistics_query import spans as spans
     from watchglass.run.step_phases import Phases as Phases
     from watchglass.run.summaries import (
         count_steps as count_steps,

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
         LAYER_FIELDS as LAYER_FIELDS,
         layer_grid as layer_grid,
     )
-    from watchglass.view.markdown import markdown_document as markdown_document
+    from watchglass.view.markdown import escape as escape, markdown_document as markdown_document
     from watchglass.view.output_file import check_output_path as check_output_path, write_whole as write_whole
     from watchglass.view.pictures import sparkline as sparkline
     from watchglass.view.profile_report import (
@@ -79,6 +79,7 @@ if TYPE_CHECKING:
         summary_block as summary_block,
         time_blocks as time_blocks,
     )
+    from watchglass.view.settings import setting_rows as setting_rows
     from watchglass.view.text import (
         command as command,
         duration as duration,

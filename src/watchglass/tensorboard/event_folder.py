@@ -1,0 +1,130 @@
+"""A folder of event files, by TensorBoard's own writer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tensorboard.compat.proto import (
+    attr_value_pb2,
+    event_pb2,
+    graph_pb2,
+    node_def_pb2,
+    summary_pb2,
+    tensor_pb2,
+    types_pb2,
+)
+from tensorboard.plugins.histogram import metadata as histogram_plugin
+from tensorboard.plugins.text import metadata as text_plugin
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+from watchglass.tensorboard.module_graph import Node
+
+#: Events that may wait for the thread of the writer.
+_QUEUE = 1000
+
+
+class EventFolder:
+    """A folder of event files: TensorBoard shows it as one run. For one thread.
+
+    A file is begun at the first event. Of a folder TensorBoard follows the newest file only, so one process writes it.
+
+    Args:
+        path: The folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._writer: EventFileWriter | None = None
+        self.scalars = self.histograms = 0  #: How many were written.
+
+    def start(self, step: int, wall_s: float) -> None:
+        """Begin an attempt: TensorBoard drops what the folder has from this step on."""
+        started = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+        self._add(event_pb2.Event(wall_time=wall_s, step=step, session_log=started))
+
+    def add(
+        self,
+        step: int,
+        wall_s: float,
+        scalars: Iterable[tuple[str, float]] = (),
+        histograms: Iterable[tuple[str, NDArray[np.float32]]] = (),
+        texts: Mapping[str, str] | None = None,
+    ) -> None:
+        """Write all of a step as one event, because its checksum takes longest.
+
+        Args:
+            step: The step.
+            wall_s: Its wall time, in seconds since 1970.
+            scalars: Tags and values.
+            histograms: Tags and buckets, float32[k, 3]: left, right, count.
+            texts: Texts in Markdown, by tag.
+        """
+        event = event_pb2.Event(wall_time=wall_s, step=step)
+        add, before = event.summary.value.add, self.scalars
+        for tag, value in scalars:
+            add(tag=tag, simple_value=value)
+            self.scalars += 1
+        for tag, buckets in histograms:
+            event.summary.value.append(_histogram(tag, buckets))
+            self.histograms += 1
+        for tag, text in (texts or {}).items():
+            event.summary.value.append(_text(tag, text))
+        if self.scalars > before or len(event.summary.value):
+            self._add(event)
+
+    def add_graph(self, nodes: Sequence[Node], wall_s: float) -> None:
+        """Write a graph of modules."""
+        graph = graph_pb2.GraphDef(node=[_node(node) for node in nodes])
+        graph.versions.producer = 22
+        self._add(event_pb2.Event(wall_time=wall_s, graph_def=graph.SerializeToString()))
+
+    def flush(self) -> None:
+        """Wait until everything is in the file."""
+        if self._writer is not None:
+            self._writer.flush()
+
+    def close(self) -> None:
+        """Write the rest, and end the thread of the writer."""
+        if self._writer is not None:
+            writer, self._writer = self._writer, None
+            with suppress(OSError):  # that was raised already
+                writer.close()
+
+    def _add(self, event: Any) -> None:
+        if self._writer is None:
+            self._writer = EventFileWriter(str(self._path), max_queue_size=_QUEUE)
+        self._writer.add_event(event)
+
+
+def _histogram(tag: str, buckets: NDArray[np.float32]) -> Any:
+    shape = tensor_pb2.TensorProto().tensor_shape
+    for size in buckets.shape:
+        shape.dim.add(size=size)
+    tensor = tensor_pb2.TensorProto(
+        dtype=types_pb2.DT_FLOAT, tensor_shape=shape, tensor_content=buckets.astype("<f4").tobytes()
+    )
+    return summary_pb2.Summary.Value(
+        tag=tag, tensor=tensor, metadata=histogram_plugin.create_summary_metadata(None, None)
+    )
+
+
+def _text(tag: str, text: str) -> Any:
+    tensor = tensor_pb2.TensorProto(dtype=types_pb2.DT_STRING, string_val=[text.encode(errors="replace")])
+    tensor.tensor_shape.dim.add(size=1)
+    return summary_pb2.Summary.Value(tag=tag, tensor=tensor, metadata=text_plugin.create_summary_metadata(None, None))
+
+
+def _node(node: Node) -> Any:
+    found = node_def_pb2.NodeDef(name=node.name, op=node.kind, input=node.inputs)
+    if node.shape is not None:
+        shapes = attr_value_pb2.AttrValue()
+        shape = shapes.list.shape.add()
+        for size in node.shape:
+            shape.dim.add(size=size)
+        found.attr["_output_shapes"].CopyFrom(shapes)
+    return found

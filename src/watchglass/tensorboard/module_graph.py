@@ -1,0 +1,55 @@
+"""The modules of a model as nodes of a graph: containers are scopes, edges follow the order of calls."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from watchglass.records import Role, facts
+
+if TYPE_CHECKING:
+    from watchglass.run import Run
+
+
+@dataclass(frozen=True)
+class Node:
+    """A module that holds no other module."""
+
+    name: str  #: Its path with ``/`` between the parts, which TensorBoard shows as scopes.
+    kind: str  #: The name of its class.
+    inputs: tuple[str, ...] = ()  #: Nodes that were called before it.
+    shape: tuple[int, ...] | None = None  #: Shape of its first recorded output.
+
+
+def module_graph(run: Run) -> list[Node]:
+    """The modules of the models of a run; none where it recorded none, as of boosted trees.
+
+    An edge leads from each module to the next one whose output was recorded. Branches and sums of a model are
+    operations between its modules: the graph does not show them.
+    """
+    types: dict[str, str] = {}
+    for model in run.facts(facts.ModelDescription):
+        types |= model.module_types or {}
+    leaves = _leaves(types)
+    outputs = [info for info in run.worker().infos().values() if info.role is Role.OUTPUT and info.module in leaves]
+    called = {info.module: info for info in sorted(outputs, key=lambda info: info.tensor_id)}
+    nodes, before = [], ""
+    for path, info in called.items():
+        name = _name(path)
+        nodes.append(Node(name, types[path], (before,) if before else (), info.shape))
+        before = name
+    return nodes + [Node(_name(path), types[path]) for path in leaves if path not in called]
+
+
+def _leaves(types: Mapping[str, str]) -> list[str]:
+    """Paths without a path below them."""
+    holders = {path.rpartition(".")[0] for path in types if path}
+    return [path for path in types if path not in holders]
+
+
+def _name(path: str) -> str:
+    """A path as the name of a node; TensorBoard's own names begin with a letter or digit and have few other signs."""
+    parts = [re.sub(r"[^A-Za-z0-9_.\\-]", "_", part) for part in (path or "model").split(".")]
+    return "/".join(part if part[:1].isalnum() else f"m{part}" for part in parts)

@@ -1,0 +1,270 @@
+"""Event files have what the run has, as TensorBoard's own reader sees it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
+from tensorboard.compat.proto import event_pb2
+from tensorboard.util import tensor_util
+
+from dashboards import HOSTILE, finding, steps
+from watchglass import diagnose
+from watchglass.errors import InvalidValueError, MissingExtraError, RunExistsError
+from watchglass.records import Mode, ModuleKind, Reduction, RuleStatus, Status
+from watchglass.run import Run, open_run
+from watchglass.tensorboard import ExportedEvents, TensorBoardExport
+from watchglass.testing import RunBuilder, Step, build_run
+
+MODULES = {"net.fc1": ModuleKind.LINEAR, "net.act": ModuleKind.RECTIFIER, "net.fc2": ModuleKind.LINEAR}
+
+
+def export(run: Run | Path, folder: Path, *, ended: bool = True, **options: Any) -> ExportedEvents:
+    opened = open_run(run) if isinstance(run, Path) else run
+    with closing(TensorBoardExport(opened, str(folder), diagnose.verdict, **options)) as made:
+        made.write_new(ended=ended)
+        return made.written
+
+
+def read(folder: Path) -> EventAccumulator:
+    found = EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0})
+    found.Reload()
+    return found
+
+
+def scalars(folder: Path, tag: str) -> dict[int, float]:
+    found = read(folder).Scalars(tag)
+    assert len({each.step for each in found}) == len(found)
+    return {each.step: each.value for each in found}
+
+
+def events(folder: Path) -> Iterator[Any]:
+    for path in sorted(folder.glob("events.*")):
+        yield from map(event_pb2.Event.FromString, RawEventFileLoader(str(path)).Load())
+
+
+def texts(folder: Path, tag: str) -> list[str]:
+    return [each.tensor_proto.string_val[0].decode() for each in read(folder).Tensors(tag)]
+
+
+@pytest.fixture
+def weights() -> list[np.ndarray]:
+    """Normal numbers and some zeros, of a different spread at each step."""
+    random = np.random.default_rng(0)
+    return [np.append(random.normal(0, 0.1 * (n + 1), 400), np.zeros(100)).astype(np.float32) for n in range(5)]
+
+
+@pytest.fixture
+def stored(run_path: Path, weights: list[np.ndarray]) -> Path:
+    made = [
+        Step(
+            {"loss": 2.0 / (n + 1), "learning_rate": 0.1},
+            statistics={"net.fc1.weight": each, "gradient/net.fc1.weight": each / 10},
+            reductions={"net.fc1.weight": {Reduction.MEDIAN: 0.5 + n}},
+        )
+        for n, each in enumerate(weights)
+    ]
+    return Path(build_run(run_path, made, modules=MODULES))
+
+
+def test_every_scalar_and_reduction_is_that_of_the_run(stored: Path, tmp_path: Path) -> None:
+    written = export(stored, tmp_path / "tb")
+    train, run = tmp_path / "tb" / "run" / "train", open_run(stored)
+    assert Path(written.folder) == tmp_path / "tb" / "run"
+    assert scalars(train, "loss") == pytest.approx(dict(zip(*run.scalars("loss"), strict=True)))
+    for tag, tensor in (("weight/net.fc1.weight", "net.fc1.weight"), ("gradient/net.fc1.weight",) * 2):
+        for name in ("mean", "std", "min", "max", "l2", "zero_ratio"):
+            expected = dict(zip(*run.tensor(tensor).reductions(name), strict=True))
+            assert scalars(train, f"{tag}/{name}") == pytest.approx(expected)
+    assert scalars(train, "weight/net.fc1.weight/median") == {n: 0.5 + n for n in range(5)}
+    assert written.steps == 5
+    assert written.scalars == 5 * (2 + 2 * 6 + 1)
+
+
+def test_all_of_a_step_is_one_event_at_its_time(stored: Path, tmp_path: Path) -> None:
+    export(stored, tmp_path / "tb")
+    found = [each for each in events(tmp_path / "tb" / "run" / "train") if each.HasField("summary")]
+    assert [each.step for each in found] == list(range(5))
+    assert np.diff([each.wall_time for each in found]) == pytest.approx(0.1, abs=1e-4)
+
+
+def test_values_that_are_not_finite_arrive(run_path: Path, tmp_path: Path) -> None:
+    broken = np.array([np.nan, np.inf, 1.0], np.float32)
+    build_run(run_path, [Step({"loss": float("nan")}, statistics={"net.fc1.weight": broken})], modules=MODULES)
+    export(run_path, tmp_path / "tb")
+    train = tmp_path / "tb" / "run" / "train"
+    assert np.isnan(scalars(train, "loss")[0])
+    assert scalars(train, "weight/net.fc1.weight/nonfinite") == {0: 2.0}
+    assert scalars(train, "weight/net.fc1.weight/max") == {0: 1.0}
+
+
+def test_histograms_hold_every_element_between_the_exact_extremes(
+    stored: Path, weights: list[np.ndarray], tmp_path: Path
+) -> None:
+    assert export(stored, tmp_path / "tb").histograms == 10
+    found = read(tmp_path / "tb" / "run" / "train").Tensors("weight/net.fc1.weight")
+    for each, values in zip(found, weights, strict=True):
+        left, right, counts = tensor_util.make_ndarray(each.tensor_proto).T
+        assert counts.sum() == pytest.approx(len(values))
+        assert (left[0], right[-1]) == (values.min(), values.max())
+        assert counts[(left == 0) & (right == 0)].tolist() == [100]
+        # Without gaps: TensorBoard takes the right edge of a bucket as the left one of the next.
+        assert (left[1:] == right[:-1]).all()
+        middle = values[values > 0]
+        shares = np.cumsum(counts) / counts.sum()
+        assert np.interp(0.9, shares, right) == pytest.approx(np.quantile(values, 0.9), rel=0.25)
+        assert len(middle)
+
+
+def test_histograms_can_be_left_out(stored: Path, tmp_path: Path) -> None:
+    assert export(stored, tmp_path / "tb", histograms=False).histograms == 0
+    assert read(tmp_path / "tb" / "run" / "train").Tags()["tensors"] == []
+
+
+def test_of_a_long_run_some_histograms_are_written(run_path: Path, tmp_path: Path) -> None:
+    made = [Step({}, statistics={"net.fc1.weight": np.ones(2, np.float32) * n}) for n in range(300)]
+    build_run(run_path, made, modules=MODULES)
+    assert export(run_path, tmp_path / "tb").histograms == 64 + 32 + 32 + 6  # 300 lies in the third doubling
+    found = read(tmp_path / "tb" / "run" / "train")
+    assert len(found.Scalars("weight/net.fc1.weight/mean")) == 300
+
+
+def test_the_same_export_again_writes_only_what_is_new(run_path: Path, tmp_path: Path) -> None:
+    with RunBuilder(run_path) as builder:
+        builder.step({"scalars": {"loss": 1.0}})
+        builder.step({"scalars": {"loss": 2.0}})
+        assert export(run_path, tmp_path / "tb", ended=False).steps == 2
+        assert export(run_path, tmp_path / "tb", ended=False).steps == 0
+        builder.step({"scalars": {"loss": 3.0}})
+        assert export(run_path, tmp_path / "tb", ended=False).steps == 1
+    assert scalars(tmp_path / "tb" / "run" / "train", "loss") == {0: 1.0, 1: 2.0, 2: 3.0}
+
+
+@pytest.mark.parametrize("followed", [True, False])
+def test_steps_that_a_resumed_attempt_repeats_replace_the_earlier_ones(
+    run_path: Path, tmp_path: Path, followed: bool
+) -> None:
+    out = tmp_path / "tb"
+    with RunBuilder(run_path, alive=False) as first:
+        for n in range(10):
+            first.step({"scalars": {"loss": float(n)}})
+            if n % 5 == 4:
+                first.step(Step({"loss": 50.0 + n}, mode=Mode.EVAL))
+    run = open_run(run_path)
+    with closing(TensorBoardExport(run, str(out), diagnose.verdict)) as made:
+        if followed:
+            made.write_new()
+            assert scalars(out / "run" / "train", "loss") == {n: float(n) for n in range(10)}
+        with RunBuilder(run_path, resumed={"start_step": 6, "source": "optimizer"}) as second:
+            for n in range(6, 12):
+                second.step({"scalars": {"loss": 100.0 + n}})
+                if n == 9:
+                    second.step(Step({"loss": 950.0}, mode=Mode.EVAL))
+            second.leave()
+        run.refresh()
+        made.write_new(ended=True)
+    expected = {n: float(n) if n < 6 else 100.0 + n for n in range(12)}
+    assert scalars(out / "run" / "train", "loss") == expected
+    assert scalars(out / "run" / "eval", "loss") == {4: 54.0, 9: 950.0}
+    assert "attempt 1 continues at step 6" in texts(out / "run" / "watchglass", "watchglass/settings")[-1]
+    starts = [each.step for each in events(out / "run" / "train") if each.HasField("session_log")]
+    assert starts == [0, 6]
+
+
+def test_an_evaluation_is_one_point_at_its_training_step_once_it_is_over(run_path: Path, tmp_path: Path) -> None:
+    with RunBuilder(run_path) as builder:
+        builder.step({"scalars": {"loss": 3.0}})
+        for loss in (1.0, 2.0):
+            builder.step(Step({"loss": loss}, mode=Mode.EVAL))
+        export(run_path, tmp_path / "tb", ended=False)
+        assert not (tmp_path / "tb" / "run" / "eval").exists()
+        builder.step(Step({"loss": 6.0}, mode=Mode.EVAL))
+        builder.step({"scalars": {"loss": 2.0}})
+        export(run_path, tmp_path / "tb", ended=False)
+        builder.step(Step({"loss": 5.0}, mode=Mode.EVAL))
+        builder.leave()
+    export(run_path, tmp_path / "tb")
+    assert scalars(tmp_path / "tb" / "run" / "eval", "loss") == {0: 3.0, 1: 5.0}
+
+
+def test_each_worker_has_a_folder(run_path: Path, tmp_path: Path) -> None:
+    build_run(run_path, [Step({"loss": 1.0}), Step({"loss": 5.0}, workers=(1,))], workers=2)
+    export(run_path, tmp_path / "tb")
+    assert scalars(tmp_path / "tb" / "run" / "worker_1" / "train", "loss") == {0: 1.0, 1: 5.0}
+    assert scalars(tmp_path / "tb" / "run" / "worker_0" / "train", "loss") == {0: 1.0}
+
+
+def test_findings_and_the_verdict_are_texts_without_any_effect(run_path: Path, tmp_path: Path) -> None:
+    journal = [finding("Mine", f"a | b {HOSTILE} [x](javascript:alert(1))"), RuleStatus("Mine", Status.ISSUES_FOUND)]
+    build_run(run_path, steps(), modules={HOSTILE: "Linear"}, journal=journal)
+    export(run_path, tmp_path / "tb")
+    about = tmp_path / "tb" / "run" / "watchglass"
+    (listed,) = texts(about, "findings/Mine")
+    assert listed.startswith(
+        "- **error** at step 12: a \\| b &lt;img src=x onerror=alert\\(1\\)&gt; \\[x\\]\\(javascript"
+    )
+    assert listed.endswith("(measured 7, limit 1)")
+    (verdict,) = texts(about, "watchglass/verdict")
+    assert verdict.startswith("### issues found: 1 error")
+    assert "<" not in verdict + listed
+
+
+def test_the_graph_has_the_modules_in_the_order_of_their_calls(run_path: Path, tmp_path: Path) -> None:
+    outputs = {f"{name}.output": np.ones((2, 3), np.float32) for name in MODULES}
+    types = {"": "Model", "net": "Sequential", "net.fc1": "Linear", "net.act": "ReLU", "net.fc2": "Linear", "head": "X"}
+    build_run(run_path, [Step({}, statistics=outputs)], modules=MODULES, facts={"model": {"module_types": types}})
+    export(run_path, tmp_path / "tb")
+    graph = read(tmp_path / "tb" / "run" / "watchglass").Graph()
+    assert [(each.name, each.op, list(each.input)) for each in graph.node] == [
+        ("net/fc1", "Linear", []),
+        ("net/act", "ReLU", ["net/fc1"]),
+        ("net/fc2", "Linear", ["net/act"]),
+        ("head", "X", []),
+    ]
+    (shape,) = graph.node[0].attr["_output_shapes"].list.shape
+    assert [each.size for each in shape.dim] == [2, 3]
+
+
+def test_a_folder_with_other_files_is_refused(stored: Path, run_path: Path, tmp_path: Path) -> None:
+    (tmp_path / "a" / "run").mkdir(parents=True)
+    (tmp_path / "a" / "run" / "notes").write_text("mine")
+    with pytest.raises(RunExistsError, match=r"has other files; choose another folder, or remove it first"):
+        export(stored, tmp_path / "a")
+    other = build_run(tmp_path / "b" / "run", [Step({"loss": 1.0})])
+    export(Path(other), tmp_path / "c")
+    with pytest.raises(RunExistsError, match="has another run of this name"):
+        export(stored, tmp_path / "c")
+    assert (tmp_path / "a" / "run" / "notes").read_text() == "mine"
+
+
+def test_a_folder_that_another_process_writes_is_refused(stored: Path, tmp_path: Path) -> None:
+    with (
+        closing(TensorBoardExport(open_run(stored), str(tmp_path / "tb"), diagnose.verdict)),
+        pytest.raises(RunExistsError, match="is written by another process now"),
+    ):
+        export(stored, tmp_path / "tb")
+    assert export(stored, tmp_path / "tb").steps == 5
+
+
+def test_an_object_store_is_refused(stored: Path) -> None:
+    with pytest.raises(InvalidValueError, match="TensorBoard needs a folder but got 's3://bucket/tb'"):
+        TensorBoardExport(open_run(stored), "s3://bucket/tb", diagnose.verdict)
+
+
+def test_a_missing_tensorboard_is_named(stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith(("watchglass.tensorboard", "tensorboard."))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    from watchglass.tensorboard import TensorBoardExport as Fresh
+
+    with pytest.raises(MissingExtraError, match=r"pip install 'watchglass\[tensorboard\]'"):
+        Fresh(open_run(stored), str(tmp_path / "tb"), diagnose.verdict)
+    assert not os.path.exists(tmp_path / "tb")
