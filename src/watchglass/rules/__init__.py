@@ -43,7 +43,7 @@ if TYPE_CHECKING:
         rules_of_set as rules_of_set,
     )
     from watchglass.rules.reported_symptoms import symptoms_of as symptoms_of
-    from watchglass.rules.rule import Rule as Rule, state as state
+    from watchglass.rules.rule import Rule as Rule, state as state, state_of as state_of
     from watchglass.rules.rule_texts import parse_rules as parse_rules
     from watchglass.rules.scoreboard import (
         SCOREBOARD_FILE as SCOREBOARD_FILE,

@@ -32,7 +32,7 @@ class Level(NamedTuple):
 
 
 def empty() -> dict[str, Any]:
-    """A course without values, of plain JSON types."""
+    """A course without values."""
     return {"width": 1, "sum": 0.0, "count": 0, "blocks": [], "windows": []}
 
 

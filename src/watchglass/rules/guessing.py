@@ -1,7 +1,7 @@
 """What the targets of a loss are over many steps, and the loss of the best guess that knows no inputs.
 
 Several rules pool the facts ``target_sketch`` and ``output_sketch`` of a run: a batch says little about how frequent a
-class is. A pool is plain JSON, so that it can be the state of a rule.
+class is. A pool is the state of a rule.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def follow_calls(calls: dict[str, Any], view: StepView) -> None:
     """Note what :func:`acts` has to know: evaluations without a loss, rows of inputs, batch sizes of loaders.
 
     Args:
-        calls: Empty at first; plain JSON, so that it can be the state of a rule. Changed in place.
+        calls: Empty at first; the state of a rule, changed in place.
         view: A step.
     """
     for stretch in view.stretches:

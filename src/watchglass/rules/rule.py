@@ -24,15 +24,12 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeVar
 
-import numpy as np
-
 from watchglass.config import Plugin, dataclass_transform, parameter, values
 from watchglass.errors import InvalidValueError
 from watchglass.records import Finding, Mode, Severity, facts
 from watchglass.rules.already import already
 from watchglass.rules.knowledge import built_in_knowledge
 from watchglass.rules.needs import Needs, Windows
-from watchglass.rules.streaks import Streaks
 from watchglass.tables import Between, JointStep, StepView, Tick, Window
 
 T = TypeVar("T")
@@ -42,11 +39,10 @@ METHODS = ("check", "check_step", "check_window", "tick")
 
 
 def state(default_factory: Callable[[], T]) -> T:
-    """A field that a rule keeps from step to step: dicts, lists, strings, numbers, booleans and None.
+    """A field that a rule keeps from step to step: dicts, lists, tuples, strings, numbers, booleans and None.
 
-    It must survive JSON unchanged (string keys, no tuples), because an evaluator may restart during a run. NumPy arrays
-    are allowed and become lists after a restart: read them through ``numpy.asarray``. The field is no parameter and not
-    part of the constructor.
+    Records and NumPy arrays are allowed too. No state outlives the evaluator, which reads a run again from its start.
+    The field is no parameter and not part of the constructor.
     """
     field: T = dataclasses.field(
         init=False, repr=False, compare=False, default_factory=default_factory, metadata={_STATE: True}
@@ -207,17 +203,10 @@ class Rule(Plugin):
             model=model,
         )  # fmt: skip
 
-    def save_state(self) -> dict[str, Any]:
-        """A copy of the state of the rule, as plain JSON types."""
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if _STATE in f.metadata}  # type: ignore[arg-type]
-        copied: dict[str, Any] = json.loads(json.dumps(fields, default=_plain))
-        return copied
 
-    def load_state(self, saved: Mapping[str, Any]) -> None:
-        """Restore a state from :meth:`save_state`."""
-        for name, value in saved.items():
-            streaks = isinstance(getattr(self, name, None), Streaks)
-            setattr(self, name, Streaks(value) if streaks else value)
+def state_of(rule: Rule) -> dict[str, Any]:
+    """What a rule keeps from step to step, by field."""
+    return {each.name: getattr(rule, each.name) for each in dataclasses.fields(rule) if _STATE in each.metadata}  # type: ignore[arg-type]
 
 
 def _is_of_trees(view: StepView | None) -> bool:
@@ -239,10 +228,3 @@ def _from_start(view: StepView, symptoms: Sequence[str]) -> int | None:
     before = view.latest_fact(facts.Resumed)
     first = view.mode_step - view.model_step
     return max(first, before.start_step) if before is not None and before.start_step is not None else first
-
-
-def _plain(value: Any) -> Any:
-    """A NumPy array or number of a rule's state, as lists and numbers."""
-    if isinstance(value, (np.ndarray, np.generic)):
-        return value.tolist()
-    raise TypeError(f"the state of a rule must be of plain JSON types and NumPy arrays but has {value!r:.100}")

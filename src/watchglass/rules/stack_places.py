@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
 
 from watchglass.records import facts
+
+#: File, line and function of each.
+Frames = tuple[tuple[str, int, str], ...]
 
 #: Parts of the paths of files that belong to Python or to installed packages, not to the script; and of the functions
 #: of watchglass around those of PyTorch, which an editable install leaves where its source is.
@@ -16,14 +18,12 @@ _LIBRARIES = (
 )  # fmt: skip
 
 
-def frames_of(data: Any) -> list[Any]:
-    """Frames of the thread that trains, in data that any program may have written; [] where there are none."""
-    stacks = facts.Stacks.from_data(data)
-    trains = (thread.frames for thread in stacks.threads if thread.trains) if stacks is not None else iter(())
-    return [list(frame) for frame in next(trains, ())[:32]]
+def frames_of(stacks: facts.Stacks) -> Frames:
+    """Frames of the thread that trains, the innermost first; () where there are none."""
+    return next((thread.frames for thread in stacks.threads if thread.trains), ())[:32]
 
 
-def place_of(frames: list[Any]) -> str:
+def place_of(frames: Frames) -> str:
     """Where the script stands, and the innermost function there."""
     inner = frames[0]
     script = next((each for each in frames if not any(part in each[0] for part in _LIBRARIES)), inner)

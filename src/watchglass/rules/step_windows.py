@@ -9,12 +9,12 @@ from watchglass.records import count
 #: First steps, which start workers, allocate the state of the optimizer and fill caches; they are not judged.
 FIRST = 8
 
-#: Numbers of a step, of plain JSON types.
+#: Numbers of a step.
 Row = list[float]
 
 
 def empty() -> dict[str, Any]:
-    """No steps yet: a rule's state, of plain JSON types."""
+    """No steps yet: a rule's state."""
     return {"seen": 0, "counted": 0, "rows": []}
 
 

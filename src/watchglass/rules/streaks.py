@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 
-class Streaks(dict[str, list[int]]):
+class Streaks(dict[str, tuple[int, int]]):
     """By name of a condition that holds at present: how many times in a row it was seen to hold, and the first step.
 
     A rule declares it as ``state(Streaks)``, and gives the start to its finding: a fault began there, and not where it
@@ -15,7 +15,7 @@ class Streaks(dict[str, list[int]]):
         if self.flat.follow(view.mode_step, spread < self.limit) >= self.patience:
             yield self.finding(view, since=self.flat.since(), ...)
 
-    It is plain JSON. A name that is not followed at a step, as of a tensor that is captured in turn, keeps its streak.
+    A name that is not followed at a step, as of a tensor that is captured in turn, keeps its streak.
     """
 
     def follow(self, step: int, holds: object, name: str = "", *, covers: int = 1) -> int:
@@ -32,7 +32,7 @@ class Streaks(dict[str, list[int]]):
             self.pop(name, None)
             return 0
         times, since = self.get(name, (0, step))
-        self[name] = [times + (covers if times else 1), since]
+        self[name] = times + (covers if times else 1), since
         return self[name][0]
 
     def times(self, name: str = "") -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from watchglass.records import Mode, Observation
+from watchglass.records import Mode, Observation, facts
 from watchglass.tables.step_view import StepView
 from watchglass.tables.stream_rows import StreamRows
 
@@ -125,9 +125,8 @@ class Tick(Between):
     #: since it was first seen.
     seconds: Mapping[str, float] = field(default_factory=dict)
     living: frozenset[str] = frozenset()  #: Workers whose process is known to live.
-    #: Data of the latest fact ``stacks`` of workers, where it came since their last step and no tick before has shown
-    #: it.
-    stacks: Mapping[str, Any] = field(default_factory=dict)
+    #: Latest stacks of workers, where they came since their last step and no tick before has shown them.
+    stacks: Mapping[str, facts.Stacks] = field(default_factory=dict)
 
     @property
     def silent_s(self) -> float:

@@ -14,6 +14,7 @@ Example::
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
 import math
@@ -30,12 +31,12 @@ import numpy as np
 from watchglass.config import RuleSpec, describe
 from watchglass.evaluate import Cutting, Follower, journal_of, replay, tick_of
 from watchglass.records import ROW_KINDS, SCALARS, Finding, Mode, ModuleKind, Observation, Severity, Status
-from watchglass.rules import Rule, built_in_knowledge, documentation, readable_statistics, symptoms_of
+from watchglass.rules import Rule, built_in_knowledge, documentation, readable_statistics, state_of, symptoms_of
 from watchglass.store import open_store
 from watchglass.tables import JointStep, Readable, StatisticsRows, StepRecords, StepView, Written
 from watchglass.testing import Batch, Silence, Step, build_run
 from watchglass.testing.layers import Modules
-from watchglass.testing.sentence_numbers import unmeasured_numbers
+from watchglass.testing.sentence_numbers import plain_state, unmeasured_numbers
 
 #: What a message says only of a value that is so.
 _NOT_FINITE = re.compile(r"\b(is|became) (now )?(NaN|infinite)\b")
@@ -76,9 +77,10 @@ def shown(
     def ask(key: tuple[str, int], method: str, about: Any) -> None:
         rule = rules[key] if key in rules else make()
         if restarted:
-            saved = json.loads(json.dumps(rule.save_state()))
+            kept = copy.deepcopy(state_of(rule))
             rule = make()
-            rule.load_state(saved)
+            for name, value in kept.items():
+                setattr(rule, name, value)
         rules[key] = rule
         for finding in getattr(rule, method)(about) or ():
             look(finding, rule)
@@ -299,10 +301,10 @@ def _check_idle(make: Callable[[], Rule], path: Path) -> None:
             rule = rules.setdefault(key, make())
             check: Callable[[Any], Any] = rule.check_step if joint else rule.check
             list(check(part) or ())
-            before = rule.save_state()
+            before = plain_state(rule)
             found = list(check(_plain(part)) or ())
             assert not found, f"{rule.name} found at a plain step: {found[0].message}"
-            assert rule.save_state() == before, f"{rule.name} remembered something at a plain step, {part}"
+            assert plain_state(rule) == before, f"{rule.name} remembered something at a plain step, {part}"
 
 
 def _plain(part: StepView | JointStep) -> StepView | JointStep:
@@ -317,4 +319,4 @@ def _plain(part: StepView | JointStep) -> StepView | JointStep:
 
 
 def _size(rules: Sequence[Rule]) -> int:
-    return sum(len(json.dumps(rule.save_state())) for rule in rules)
+    return sum(len(json.dumps(plain_state(rule))) for rule in rules)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,7 +11,7 @@ from typing import Any
 
 from watchglass.config import describe
 from watchglass.records import Finding
-from watchglass.rules import Rule
+from watchglass.rules import Rule, state_of
 
 #: A number that stands alone: not part of a name ("float16", "model_4.3"), a path or a power ("10^-3").
 _NUMBER = re.compile(
@@ -41,7 +42,7 @@ def unmeasured_numbers(finding: Finding, rule: Rule) -> list[str]:
     for name in sorted(_texts((*finding.tensors, finding.evidence)), key=len, reverse=True):
         sentence = sentence.replace(name, "")
     steps = (finding.step, finding.last_step, finding.since, finding.global_step)
-    state = [value for value in rule.save_state().values() if not _is_long(value)]
+    state = [value for value in plain_state(rule).values() if not _is_long(value)]
     parameters = [getattr(rule, info.name) for info in describe(type(rule))]
     evidence = [value for name, value in finding.evidence.items() if name != "symptoms"]
     measured = (finding.value, finding.limit, *steps, finding.tensors, *evidence, *parameters, *state)
@@ -51,6 +52,13 @@ def unmeasured_numbers(finding: Finding, rule: Rule) -> list[str]:
         for found in _NUMBER.finditer(sentence)
         if Decimal(found["digits"].replace(",", "")) not in (0, 1) and not _is_one_of(found, known)
     ]
+
+
+def plain_state(rule: Rule) -> dict[str, Any]:
+    """A copy of what a rule keeps from step to step, of plain JSON types."""
+    text = json.dumps(state_of(rule), default=lambda each: each.tolist() if hasattr(each, "tolist") else vars(each))
+    copied: dict[str, Any] = json.loads(text)
+    return copied
 
 
 def _is_one_of(found: re.Match[str], known: Iterable[float]) -> bool:

@@ -19,6 +19,8 @@ def undeclared(source: str) -> Iterator[str]:
         given = node.args if isinstance(node, ast.Call) else []
         if asked in ("facts", "latest_fact") and (not given or isinstance(given[0], ast.Constant)):
             yield f"line {node.lineno}: {ast.unparse(node)}"
+        if asked in ("to_data", "from_data") or (isinstance(node, ast.Name) and node.id == "asdict"):
+            yield f"line {node.lineno}: {ast.unparse(node)}"
         mapped = isinstance(node, ast.Subscript) or (isinstance(node, ast.Attribute) and node.attr == "get")
         read = node.value if isinstance(node, (ast.Subscript, ast.Attribute)) and mapped else None
         if isinstance(read, ast.Attribute) and read.attr == "data":
@@ -38,7 +40,10 @@ def test_no_rule_reads_a_dictionary_of_a_fact(repository: Path) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["view.facts('clip')", "view.latest_fact('clip')", "fact.data['calls']", "view.facts()[0].data.get('calls')"],
+    [
+        "view.facts('clip')", "view.latest_fact('clip')", "fact.data['calls']", "view.facts()[0].data.get('calls')",
+        "self.calls[0] = call.to_data()", "asdict(call)",
+    ],  # fmt: skip
 )
 def test_such_a_line_is_found(line: str) -> None:
     assert list(undeclared(line))

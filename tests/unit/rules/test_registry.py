@@ -22,7 +22,6 @@ from watchglass.rules import (
     documentation,
     find_rule,
     rule_names,
-    state,
 )
 from watchglass.testing import Step, build_run
 
@@ -218,23 +217,6 @@ def test_an_edited_file_is_imported_again(tmp_path: Path) -> None:
     os.utime(path, ns=(1, 1))
     assert find_rule(f"{path}:LossTooHigh") is not first
     assert build_rule(RuleSpec(f"{path}:LossTooHigh")).limit == 11  # type: ignore[attr-defined]
-
-
-def test_state_of_another_version_is_refused() -> None:
-    class Counting(Rule):
-        """Counts."""
-
-        count: int = state(int)
-
-        def check(self, view):
-            return ()
-
-    rule = Counting()
-    rule.count = 3
-    saved = rule.save_state()
-    again = Counting()
-    again.load_state(saved)
-    assert again.count == 3
 
 
 def test_parameters_are_keyword_only() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from watchglass.errors import DamagedDataError
-from watchglass.records import Observation
+from watchglass.records import Observation, facts
 from watchglass.store import FrameKind, RunReader, Store, decode_observation
 from watchglass.tables import Tick
 
@@ -34,9 +34,14 @@ def tick_of(seen: Observation, run_id: str) -> Tick:
     seconds, living = seen.data.get("seconds"), seen.data.get("living")
     rows = seconds.items() if isinstance(seconds, dict) else ()
     names = living if isinstance(living, list) else ()
-    silent = {str(worker): float(s) for worker, s in rows if type(s) in (int, float)}
     stacks = seen.data.get("stacks")
+    read = (
+        {str(worker): facts.Stacks.from_data(data) for worker, data in stacks.items()}
+        if isinstance(stacks, dict)
+        else {}
+    )
+    silent = {str(worker): float(s) for worker, s in rows if type(s) in (int, float)}
     return Tick(
         run_id=run_id, attempt=seen.attempt, worker=seen.group, seconds=silent, living=frozenset(map(str, names)),
-        stacks=stacks if isinstance(stacks, dict) else {},
+        stacks={worker: each for worker, each in read.items() if each is not None},
     )  # fmt: skip

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 from watchglass.config import EvaluatorTiming
+from watchglass.evaluate.engine.observing import tick_of
 from watchglass.evaluate.follower import FollowedWorker
 from watchglass.records import Mode, Observation, facts
 from watchglass.rules import frames_of, place_of, standing
@@ -46,10 +46,11 @@ class Standstill:
         """Take in ticks, and report a silence that has become long."""
         for tick in ticks:
             group = [each for each in workers if (each.attempt, each.group) == (tick.attempt, tick.group)]
-            silence = self._silence(tick)
-            for worker, data in _table(tick.data.get("stacks")).items():
-                if frames := frames_of(data):
-                    silence.places[str(worker)] = place_of(frames)
+            silence, seen = self._silence(tick), tick_of(tick, "")
+            silence.seconds = seen.silent_s
+            for worker, stacks in seen.stacks.items():
+                if frames := frames_of(stacks):
+                    silence.places[worker] = place_of(frames)
             view = next((each.views[0] for each in group if each.views), None)
             limit_s = max(self._limit_s(group), 2 * silence.longest_s)
             # Without stacks it waits longer: a process that holds the interpreter's lock cannot show them at once.
@@ -76,7 +77,6 @@ class Standstill:
         if silence is None or silence.steps != tick.steps:
             longest_s = 0.0 if silence is None else max(silence.longest_s, silence.seconds if silence.told else 0.0)
             silence = self._silences[key] = _Silence(tick.steps, longest_s)
-        silence.seconds = max((float(each) for each in _table(tick.data.get("seconds")).values()), default=0.0)
         return silence
 
     def _limit_s(self, group: Collection[FollowedWorker]) -> float:
@@ -99,7 +99,3 @@ def _after(view: StepView) -> str:
 def _place(silence: _Silence, alone: str) -> str:
     said = printable(standing(silence.places)) or "no stack could be read"
     return said.replace("it stands", alone, 1).replace("all stand", "all stood", 1) if alone == "it stood" else said
-
-
-def _table(data: Any) -> dict[Any, Any]:
-    return data if isinstance(data, dict) else {}

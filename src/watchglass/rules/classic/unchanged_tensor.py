@@ -91,9 +91,7 @@ class UnchangedTensor(Rule):
             weights: This capture.
             counts: Whether the optimizer could have moved anything.
         """
-        # Lists after a restart of the evaluator.
-        ids, prints_before = np.asarray(self.ids, np.int64), np.asarray(self.prints, np.float64)
-        still_before, since_before = np.asarray(self.still, np.int64), np.asarray(self.since, np.int64)
+        ids, prints_before, still_before, since_before = self.ids, self.prints, self.still, self.since
         captured = weights.ids.astype(np.int64)
         prints = _fingerprints(weights)
         same = np.array_equal(ids, captured)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, facts
@@ -36,7 +34,7 @@ class NormalizationNeverUpdated(Rule):
 
     #: Training steps, and the latest record of the modules in training.
     steps: int = state(int)
-    modules: list[dict[str, Any]] = state(list)
+    modules: Sequence[facts.NormalizationState] = state(tuple)
     whole: bool = state(bool)
     reported: bool = state(bool)
 
@@ -47,10 +45,10 @@ class NormalizationNeverUpdated(Rule):
             if fact.modules is None:
                 continue
             if view.mode is Mode.TRAIN:
-                self.modules, self.whole = [asdict(each) for each in fact.modules], fact.model_training
+                self.modules, self.whole = fact.modules, fact.model_training
             elif self.steps >= self.min_steps:
                 now = {each.module for each in fact.modules if each.initial}
-                yield from self._stay(view, [each for each in self.modules if each["module"] in now])
+                yield from self._stay(view, [each for each in self.modules if each.module in now])
 
     def finish(self, view: StepView) -> Iterable[Finding]:
         """The last judgement."""
@@ -62,21 +60,21 @@ class NormalizationNeverUpdated(Rule):
         """Not without running statistics."""
         return "" if self.modules else "no module has running statistics"
 
-    def _stay(self, view: StepView, modules: list[dict[str, Any]]) -> Iterable[Finding]:
-        still = [each for each in modules if each["initial"]]
+    def _stay(self, view: StepView, modules: Sequence[facts.NormalizationState]) -> Iterable[Finding]:
+        still = [each for each in modules if each.initial]
         if not still or not self.whole or self.reported:
             return
         self.reported = True
         first = still[0]
         others = f" and {len(still) - 1} more" if len(still) > 1 else ""
         why = (
-            "its momentum is 0" if first["momentum"] == 0
-            else "it is in evaluation mode while the model is trained" if not first["training"]
-            else f"with momentum {first['momentum']:g}" if first["momentum"] is not None else "nothing updates them"
+            "its momentum is 0" if first.momentum == 0
+            else "it is in evaluation mode while the model is trained" if not first.training
+            else f"with momentum {first.momentum:g}" if first.momentum is not None else "nothing updates them"
         )  # fmt: skip
         yield self._finding(
-            view, [each["module"] for each in still], float(self.steps),
-            f"the running mean of {first['module']} ({first['type']}){others} is still 0 and its variance 1 after "
+            view, [each.module for each in still], float(self.steps),
+            f"the running mean of {first.module} ({first.type}){others} is still 0 and its variance 1 after "
             f"{self.steps} training steps: {why}",
         )  # fmt: skip
 
@@ -87,22 +85,24 @@ class NormalizationNeverUpdated(Rule):
         first = late[0]
         followed = _followed(first, self.steps)
         yield self._finding(
-            view, [each["module"] for each in late], float(first["mean_off"] or 0.0),
-            f"the running statistics of {first['module']} ({first['type']}) lag behind the data after {self.steps} "
-            f"training steps: with momentum {first['momentum']:g} they have gone "
-            f"{100 * followed:.2g} % of the way, and are off by {first['mean_off']:.3g} standard "
-            f"deviations (variance: {first['variance_ratio']:.3g} times)",
-            momentum=first["momentum"], followed=followed, variance_ratio=first["variance_ratio"],
+            view, [each.module for each in late], float(first.mean_off or 0.0),
+            f"the running statistics of {first.module} ({first.type}) lag behind the data after {self.steps} "
+            f"training steps: with momentum {first.momentum:g} they have gone "
+            f"{100 * followed:.2g} % of the way, and are off by {first.mean_off:.3g} standard "
+            f"deviations (variance: {first.variance_ratio:.3g} times)",
+            momentum=first.momentum, followed=followed, variance_ratio=first.variance_ratio,
         )  # fmt: skip
 
-    def _lags(self, module: dict[str, Any]) -> bool:
-        off, ratio = module["mean_off"], module["variance_ratio"]
-        if not module["training"] or module["momentum"] is None or module["initial"] or off is None or ratio is None:
+    def _lags(self, module: facts.NormalizationState) -> bool:
+        off, ratio = module.mean_off, module.variance_ratio
+        if not module.training or module.momentum is None or module.initial or off is None or ratio is None:
             return False
         far = off > 1 or not 1 / self.factor < ratio < self.factor
         return far and _followed(module, self.steps) < 0.5
 
-    def _finding(self, view: StepView, names: list[str], value: float, message: str, **measured: float) -> Finding:
+    def _finding(
+        self, view: StepView, names: list[str], value: float, message: str, **measured: float | None
+    ) -> Finding:
         return self.finding(
             view, subject="running statistics", tensors=names[:16], value=value,
             limit=0.0, message=message, symptoms=("running_statistics_stay",),
@@ -110,7 +110,7 @@ class NormalizationNeverUpdated(Rule):
         )  # fmt: skip
 
 
-def _followed(module: dict[str, Any], steps: int) -> float:
+def _followed(module: facts.NormalizationState, steps: int) -> float:
     """How far the batches so far take the running statistics from their start to the data."""
-    batches = max(module["batches"] or 0, steps)
-    return float(1 - (1 - module["momentum"]) ** batches)
+    batches = max(module.batches or 0, steps)
+    return float(1 - (1 - (module.momentum or 0.0)) ** batches)

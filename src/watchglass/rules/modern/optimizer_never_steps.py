@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 from typing import Any
 
 from watchglass.config import parameter
@@ -50,7 +51,7 @@ class OptimizerNeverSteps(Rule):
     #: Whether any optimizer has stepped, also one of other tensors.
     stepped: bool = state(bool)
     #: By backward of a step, the weights that it reaches and that optimizers hold that have not stepped.
-    idle: dict[str, dict[str, Any]] = state(dict)
+    idle: dict[int, list[facts.ReachedParameter]] = state(dict)
     #: Names of optimizers of such weights that have stepped later.
     late: list[str] = state(list)
 
@@ -100,14 +101,13 @@ class OptimizerNeverSteps(Rule):
         if reached.stepped is not None:
             self.late.append(reached.stepped)
             return
-        held = tuple(each for each in reached.parameters if each.optimizer is not None and each.training)
-        self.idle[str(reached.backward)] = facts.ReachedParameters(parameters=held[:_MOST_IDLE]).to_data()
+        held = [each for each in reached.parameters if each.optimizer is not None and each.training]
+        self.idle[reached.backward] = held[:_MOST_IDLE]
 
     def _idle_ones(self, view: StepView, looks: int) -> Iterable[Finding]:
         """A finding about each of several optimizers that has not stepped."""
         rows: dict[str, list[facts.ReachedParameter]] = {}
-        known = filter(None, map(facts.ReachedParameters.from_data, self.idle.values()))
-        for row in (each for reached in known for each in reached.parameters):
+        for row in chain.from_iterable(self.idle.values()):
             if row.looks >= looks and row.optimizer is not None and row.optimizer not in self.late:
                 rows.setdefault(row.optimizer, []).append(row)
         for name, held in rows.items():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
 
 from watchglass.config import parameter
 from watchglass.records import OPERATIONS, Finding, Mode, Severity, facts
@@ -53,7 +52,7 @@ class OutputActivationMismatch(Rule):
     tail: float = parameter(1.5, help="standard deviations around the mean within which targets count", gt=0)
 
     #: The last call of each loss function.
-    calls: dict[str, dict[str, Any]] = state(dict)
+    calls: dict[str, facts.ComputedLoss] = state(dict)
     #: Model steps since which loss functions have had a single unit; -1 for those that also had several.
     single: dict[str, int] = state(dict)
     #: Sketches in a row with values out of range, by loss function.
@@ -64,7 +63,7 @@ class OutputActivationMismatch(Rule):
         if view.mode is not Mode.TRAIN:
             return
         for call in view.facts(facts.ComputedLoss):
-            self.calls[call.function] = call.to_data()
+            self.calls[call.function] = call
             if not call.single:
                 self.single[call.function] = -1
             self.single.setdefault(call.function, view.model_step)
@@ -72,21 +71,18 @@ class OutputActivationMismatch(Rule):
             if found is not None:
                 yield self._finding(view, call, found)
         yield from self._single(view, self.hold)
-        for function in self.calls:
-            yield from self._by_values(view, self._call(function), function)
+        for call in self.calls.values():
+            yield from self._by_values(view, call)
 
     def finish(self, view: StepView) -> Iterable[Finding]:
         """A finding of a run that was too short for `hold`."""
         if view.mode is not Mode.TRAIN or view.model_step < self.hold:
             yield from self._single(view, None)
 
-    def _call(self, function: str) -> facts.ComputedLoss:
-        return facts.ComputedLoss.from_data(self.calls[function]) or facts.ComputedLoss(function)
-
     def _single(self, view: StepView, hold: int | None) -> Iterable[Finding]:
         for function, since in self.single.items():
             if since >= 0 and (hold is None or view.model_step - since >= hold):
-                call = self._call(function)
+                call = self.calls[function]
                 what = f"a softmax over a single unit makes the predictions of {function}: they are always 1"
                 if call.normalized_over != 1:
                     what = f"{function} has a single class: it is always 0"
@@ -94,7 +90,8 @@ class OutputActivationMismatch(Rule):
                 mistake = Mistake("single_unit_normalized", message, 1.0, 2.0, severity=Severity.ERROR)
                 yield self._finding(view, call, mistake)
 
-    def _by_values(self, view: StepView, call: facts.ComputedLoss, function: str) -> Iterable[Finding]:
+    def _by_values(self, view: StepView, call: facts.ComputedLoss) -> Iterable[Finding]:
+        function = call.function
         targets = next((each for each in view.facts(facts.TargetSketch) if each.function == function), None)
         outputs = next((each for each in view.facts(facts.OutputSketch) if each.function == function), None)
         found = None

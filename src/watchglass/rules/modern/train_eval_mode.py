@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, count, facts
@@ -41,8 +40,8 @@ class TrainEvalMode(Rule):
 
     min_steps: int = parameter(8, help="training steps in a row, or between two evaluations", unit="steps", ge=1)
 
-    #: Latest flags by name of the mode.
-    flags: dict[str, dict[str, Any]] = state(dict)
+    #: Latest flags by mode.
+    flags: dict[Mode, facts.TrainingFlags] = state(dict)
     #: Whether the model was in training mode at a training step so far.
     trained: bool = state(bool)
     #: Training steps in a row in evaluation mode.
@@ -60,8 +59,7 @@ class TrainEvalMode(Rule):
             # Of forwards without gradients, the mode of a frozen encoder or a teacher is as intended in training.
             helps = view.mode is Mode.TRAIN and flags.gradients is False
             if flags.sensitive is not None and not helps:
-                data = flags.to_data()
-                self.flags[view.mode.name] = {key: data.get(key) for key in _KEYS}
+                self.flags[view.mode] = flags
                 if view.mode is Mode.TRAIN:
                     self.trained = self.trained or flags.training is True
         if view.mode is Mode.TRAIN:
@@ -82,24 +80,25 @@ class TrainEvalMode(Rule):
 
     def applicable(self, view: StepView) -> str:
         """Not without modules that depend on the mode."""
-        if any(flags["sensitive"] for flags in self.flags.values()):
+        if any(flags.sensitive for flags in self.flags.values()):
             return ""
         return "the model has neither dropout nor batch normalisation" if self.flags else ""
 
     def _evaluated(self, view: StepView) -> Iterable[Finding]:
-        flags = self.flags.get("EVAL")
-        if flags is None or not flags["training"] or not _all(flags["sensitive"], 0):
+        flags = self.flags.get(Mode.EVAL, facts.TrainingFlags())
+        sensitive = flags.sensitive or {}
+        if not flags.training or not _all(sensitive, 0):
             self.repeated = 0
             return
         self.repeated += self.before >= _FEW_STEPS
         # An epoch of a small data set has few steps.
         if self.before < self.min_steps and (self.before < _FEW_STEPS or self.repeated < _REPEATED):
             return
-        modules = _named(flags["sensitive"])
+        modules = _named(sensitive)
         yield self.finding(
             view,
             subject="evaluation",
-            value=float(sum(counts[0] for counts in flags["sensitive"].values())),
+            value=float(sum(counts[0] for counts in sensitive.values())),
             limit=0.0,
             message=f"the model is evaluated in training mode after training step {view.train_step}: {modules} compute "
             "something else in evaluation mode",
@@ -108,19 +107,20 @@ class TrainEvalMode(Rule):
         )
 
     def _training(self, view: StepView) -> Iterable[Finding]:
-        flags = self.flags.get("TRAIN")
-        evaluating = flags is not None and not flags["training"]
+        flags = self.flags.get(Mode.TRAIN)
+        evaluating = flags is not None and not flags.training
         times = self.evaluating.follow(view.mode_step, evaluating, covers=view.covers)
         if flags is None or times < self.min_steps:
             return
-        if not _all(flags["sensitive"], 1) or (flags["frozen_parameters"] and not self.trained):
+        sensitive = flags.sensitive or {}
+        if not _all(sensitive, 1) or (flags.frozen_parameters and not self.trained):
             return
-        modules = _named(flags["sensitive"])
+        modules = _named(sensitive)
         start = f"since step {self.evaluating.since()}" if self.trained else "from the start"
         yield self.finding(
             view,
             subject="training",
-            value=float(sum(counts[1] for counts in flags["sensitive"].values())),
+            value=float(sum(counts[1] for counts in sensitive.values())),
             limit=0.0,
             message=f"the model is trained in evaluation mode {start}, up to step {view.mode_step}: {modules} compute "
             "something else in training mode",
@@ -132,13 +132,12 @@ class TrainEvalMode(Rule):
 
 #: Training steps before an evaluation of a small data set, and how many such evaluations count.
 _FEW_STEPS, _REPEATED = 3, 4
-_KEYS = ("training", "sensitive", "frozen_parameters")
 
 
-def _all(sensitive: dict[str, list[int]], place: int) -> bool:
+def _all(sensitive: Mapping[str, tuple[int, int]], place: int) -> bool:
     """Whether there are sensitive modules, and all are in training mode (place 0) or in evaluation mode (1)."""
     return bool(sensitive) and all(counts[place] > 0 and not counts[1 - place] for counts in sensitive.values())
 
 
-def _named(sensitive: dict[str, list[int]]) -> str:
+def _named(sensitive: Mapping[str, tuple[int, int]]) -> str:
     return " and ".join(count(sum(counts), kind) for kind, counts in sensitive.items())

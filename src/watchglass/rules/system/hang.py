@@ -10,7 +10,7 @@ from watchglass.records import Finding
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.rules.silences import note_step, silence_at
-from watchglass.rules.stack_places import frames_of, place_of, standing
+from watchglass.rules.stack_places import Frames, frames_of, place_of, standing
 from watchglass.tables import JointStep, Tick
 
 #: Ranks whose stacks are kept.
@@ -45,7 +45,7 @@ class Hang(Rule):
     #: The time between earlier steps, see :func:`note_step`.
     gaps: dict[str, Any] = state(dict)
     #: By worker: frames of the thread that trains since the last step, as [file, line, function], innermost first.
-    stacks: dict[str, list[Any]] = state(dict)
+    stacks: dict[str, Frames] = state(dict)
 
     def check_step(self, step: JointStep) -> Iterable[Finding]:
         """No findings: notes the time since the step before."""
@@ -55,8 +55,8 @@ class Hang(Rule):
 
     def tick(self, tick: Tick) -> Iterable[Finding]:
         """A finding where the silence is longer than all limits."""
-        for worker, data in list(tick.stacks.items())[:_MOST]:
-            if frames := frames_of(data):
+        for worker, stacks in list(tick.stacks.items())[:_MOST]:
+            if frames := frames_of(stacks):
                 self.stacks[worker] = frames
         silence = silence_at(self.gaps, tick, threshold=self.threshold, factor=self.factor, pauses=self.pauses)
         if silence is None:
