@@ -39,10 +39,13 @@ class Fact:
         return number if type(number) is int and number >= 0 else None
 
     def read(self, kind: type[_Kind]) -> _Kind | None:
-        """This fact as its declaration has it; None if it is of another kind, or not valid."""
+        """This fact as its declaration has it; None if it is of another kind, or not valid. It is kept.
+
+        For what soon forgets its facts, and reads each of them several times, as rules do.
+        """
         if self.kind != kind.KIND:
             return None
-        if "_read" not in self.__dict__:  # several rules read the same fact
+        if "_read" not in self.__dict__:
             self.__dict__["_read"] = kind.from_data(self.data)
         read: _Kind | None = self.__dict__["_read"]
         return read
@@ -59,7 +62,7 @@ class Fact:
 
 def read_facts(facts: Iterable[Fact], kind: type[_Kind]) -> list[_Kind]:
     """The facts of a kind as its declaration has them, without those that are not valid."""
-    return [read for fact in facts if (read := fact.read(kind)) is not None]
+    return [read for fact in facts if fact.kind == kind.KIND and (read := kind.from_data(fact.data)) is not None]
 
 
 class DeclaredFact(Declared):

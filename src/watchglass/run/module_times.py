@@ -113,7 +113,7 @@ def module_times_of(worker: Worker) -> ModuleTimes:
     found: list[tuple[int, StepModules]] = []
     for attempt, tables in worker.attempts.items():
         of_steps = [fact for fact in tables.facts() if fact.global_step >= 0]
-        read = [(fact.global_step, modules) for fact in of_steps if (modules := fact.read(StepModules)) is not None]
+        read = [(fact.global_step, modules) for fact in of_steps for modules in read_facts([fact], StepModules)]
         steps, index = numbers.of_global(attempt, np.array([step for step, _ in read], np.uint64))
         found += [(step, read[at][1]) for step, at in zip(steps.tolist(), index, strict=True)]
     found.sort(key=lambda each: each[0])

@@ -26,7 +26,6 @@ from watchglass.records import (
     StepEnd,
     count,
     model_name,
-    read_facts,
     series_name,
 )
 from watchglass.stats import RollingBaseline, column as column_of
@@ -361,7 +360,7 @@ class StepView:
             return list(facts)
         if isinstance(kind, str):
             return [fact for fact in facts if fact.kind == kind]
-        return read_facts(facts, kind)
+        return [read for fact in facts if (read := fact.read(kind)) is not None]
 
     def observations(self, kind: str | None = None) -> list[Observation]:
         """Observations of the evaluator since the step before: ``"worker_lost"``, ``"worker_returned"``."""
