@@ -136,7 +136,8 @@ def _reading(store: Store) -> float:
     reader, tables = RunReader(store, leave=(FrameKind.STATISTICS,)), WorkerTables(store)
     while True:
         frames = [frame for *_, frame in reader.poll(16 << 20, full=True)]
-        steps = [step for frame in frames for step in tables.ingest(frame).ends["global_step"].tolist()]
+        found = [(frame.kind, tables.ingest(frame)) for frame in frames]
+        steps = [step for kind, rows in found if kind == FrameKind.STEP_ENDS for step in rows["global_step"].tolist()]
         for step in steps:
             tables.statistics.at(step)
         if not steps:

@@ -24,7 +24,7 @@ from fuzz.compacted import generations, parquet, run_compacted, run_exported
 from fuzz.whole_runs import run_among_many, run_api, run_command, run_harvest, run_replayed, run_report
 from watchglass import store as room
 from watchglass.errors import WatchglassError
-from watchglass.records import RAW, REDUCTIONS, SCALARS, UNITS
+from watchglass.records import FACTS, RAW, REDUCTIONS, SCALARS, UNITS
 from watchglass.stats import edges, quantiles
 from watchglass.store import Frame, FrameKind, LocalStore
 from watchglass.tables import WorkerTables
@@ -47,8 +47,9 @@ def frames(choices: Choices) -> None:
 
 
 _JSON = {
-    FrameKind.HEADER: room.decode_header, FrameKind.CATALOG: room.decode_catalog, FrameKind.FACTS: room.decode_facts,
-    FrameKind.LIFECYCLE: room.decode_lifecycle, FrameKind.RAW: partial(room.decode_rows, RAW),
+    FrameKind.HEADER: room.decode_header, FrameKind.CATALOG: room.decode_catalog,
+    FrameKind.FACTS: partial(room.decode_rows, FACTS), FrameKind.RAW: partial(room.decode_rows, RAW),
+    FrameKind.LIFECYCLE: room.decode_lifecycle,
     FrameKind.FINDING: room.decode_finding, FrameKind.STATUS: room.decode_status,
     FrameKind.OBSERVATION: room.decode_observation,
 }  # fmt: skip

@@ -17,7 +17,7 @@ from watchglass.errors import CompactedError
 from watchglass.evaluate.streamed import Streamed, between
 from watchglass.records import ROW_KINDS, Fact, Observation, RowKey, StepEnd
 from watchglass.rules import Windows
-from watchglass.store import Frame, FrameKind, Problem, RunReader, Store, layout, read_manifest, step_ends
+from watchglass.store import Frame, FrameKind, Problem, RunReader, Store, facts_of, layout, read_manifest, step_ends
 from watchglass.tables import (
     AttemptEnd,
     Catalog,
@@ -195,8 +195,10 @@ class FollowedWorker:
         elif frame.kind == FrameKind.COMPACTED or (rows is not None and rows.key is RowKey.STEP):
             self._whole = False  # it comes before the ends of its steps
         # Facts of the run, and facts of steps that have already ended, go to the next step that ends.
-        self._waiting += [fact for fact in added.facts if fact.global_step < 0 or fact.global_step in self._seen]
-        for end in step_ends(added.ends):
+        for fact in facts_of(added) if rows is not None and rows.of_run else ():
+            if fact.global_step < 0 or fact.global_step in self._seen:
+                self._waiting.append(fact)
+        for end in step_ends(added) if frame.kind == FrameKind.STEP_ENDS else ():
             if end.global_step not in self._seen:
                 self._end(end)
         if frame.kind == FrameKind.HEADER:

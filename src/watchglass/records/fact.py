@@ -54,11 +54,6 @@ class Fact:
         """This fact as plain JSON types."""
         return {"kind": self.kind, "global_step": self.global_step, "source": self.source, "data": self.data}
 
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Fact:
-        """The fact that :meth:`to_json` gave."""
-        return cls(data["kind"], data["global_step"], data["source"], data["data"])
-
 
 def read_facts(facts: Iterable[Fact], kind: type[_Kind]) -> list[_Kind]:
     """The facts of a kind as its declaration has them, without those that are not valid."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from watchglass.records import Fact, Finding, Mode, Observation, RuleStatus
+from watchglass.records import FACTS, Fact, Finding, Mode, Observation, RuleStatus
 from watchglass.run.numbering.lineage import StepRange
 from watchglass.run.reading import Journal
 from watchglass.run.worker import Worker
@@ -119,7 +119,7 @@ def cursor_of(
     ends = {key: found.steps.log for key, found in tables.items()}
     recorded = sorted((attempt, who) for (attempt, who), log in ends.items() if len(log) and who in workers)
     newest = dict.fromkeys(workers, -1) | {who: attempt for attempt, who in recorded}
-    facts = {key: found.facts_read for key, found in tables.items()}
+    facts = {key: len(found.log(FACTS)) for key, found in tables.items()}
     return Cursor(parts, newest, ends, facts, (journal, len(journal.arrived)))
 
 

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from watchglass.store.encoding.codec import (
         JournalRecord as JournalRecord,
         decode_catalog as decode_catalog,
-        decode_facts as decode_facts,
         decode_finding as decode_finding,
         decode_header as decode_header,
         decode_lifecycle as decode_lifecycle,
@@ -60,6 +59,7 @@ if TYPE_CHECKING:
         encode_lifecycle as encode_lifecycle,
         encode_record as encode_record,
         encode_step_ends as encode_step_ends,
+        facts_of as facts_of,
         step_ends as step_ends,
         step_rows as step_rows,
     )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from copy import copy
 from functools import lru_cache, partial
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from watchglass.records import (
     SCALARS,
     STEPS,
     TENSORS,
+    Encoding,
     Fact,
     Reduction,
     RowKey,
@@ -33,12 +34,12 @@ from watchglass.store import (
     Problem,
     Store,
     decode_catalog,
-    decode_facts,
     decode_header,
     decode_lifecycle,
     decode_rows,
     decode_step_rows,
     dtype_of,
+    facts_of,
     rows_bytes,
 )
 from watchglass.tables.catalog import Catalog
@@ -51,11 +52,15 @@ from watchglass.tables.stored_statistics import StoredStatistics, last_index_of_
 _SCHEMA = 1
 #: Bytes kept in memory per byte of a payload: where it becomes objects, and where it becomes rows with their index.
 _PARSED, _INDEXED = 12, 3
-#: Frames of facts that are recognised when they come twice: more than a writer buffers while its store refuses them.
-_FACTS_SEEN = 4096
-_FACT = np.dtype([("global_step", "i8"), ("arrived", "i8"), ("fact", "O")])
+#: Frames without a key that are recognised when they come twice: more than a writer buffers while its store refuses.
+_FRAMES_SEEN = 4096
+#: In place of the step of a row that does not count.
+_NO_STEP = -2
 #: Kinds of rows about a tensor, other than statistics.
 _OF_TENSORS = [kind for kind in of_steps() if kind.of_tensors and not kind.shown_by]
+
+
+_NOTHING = np.empty(0, dtype_of(STEPS))
 
 
 @lru_cache(maxsize=256)
@@ -69,17 +74,6 @@ def _reading(kind: RowKind) -> tuple[Any, list[tuple[int, dict[int, Any]]], Call
         if field.values is not None
     ]
     return key, numbers, partial(tuple.__new__, kind.shown)
-
-
-class Ingested(NamedTuple):
-    """What a frame added."""
-
-    #: Ends of steps, as rows of :data:`~watchglass.records.STEPS`; some may have been known.
-    ends: NDArray[Any] = np.empty(0, dtype_of(STEPS))
-    facts: Sequence[Fact] = ()  #: New facts; a writer that repeats a failed write sends the same ones again.
-
-
-_NOTHING = Ingested()
 
 
 class WorkerTables:
@@ -97,7 +91,6 @@ class WorkerTables:
         catalog: The meaning of tensor ids; grows in place.
         steps: Ends of steps by global step.
         lifecycle: ``joined`` and ``left`` events.
-        facts_read: The number of facts read.
         headers: Header of each segment: worker's clocks paired, host, process.
         statistics: The rows of statistics.
     """
@@ -107,7 +100,6 @@ class WorkerTables:
     ) -> None:
         self.catalog = Catalog()
         self.steps = StepEnds()
-        self.facts_read = 0
         self.lifecycle: list[dict[str, Any]] = []
         self.headers: list[dict[str, Any]] = []
         self._problems = Problems()
@@ -115,10 +107,10 @@ class WorkerTables:
         self._open: list[Frame] = []
         self._wanted: NDArray[np.uint64] | None = None
         self._left_out: list[DamagedDataError] = []
-        self._rows = {FACTS: RowLog(_FACT, "global_step")}
-        # Facts have no key by which the last one could count, but a writer that repeats a failed write sends the same
+        self._rows: dict[RowKind, RowLog] = {}
+        # Where rows have no key by which the last one could count: a writer that repeats a failed write sends the same
         # frames again.
-        self._facts_seen: dict[int, None] = {}
+        self._frames_seen: dict[int, None] = {}
         # Not self: objects that only a cycle keeps alive stay in memory for long.
         self.statistics = StoredStatistics(store, self._problems.add, kept_bytes)
         self._payloads = Payloads(store, kept_bytes)
@@ -140,21 +132,22 @@ class WorkerTables:
         self.statistics.look_into()
         return self._problems.all()
 
-    def ingest(self, frame: Frame) -> Ingested:
-        """Take in one frame; returns its new rows.
+    def ingest(self, frame: Frame) -> NDArray[Any]:
+        """Take in one frame; returns its rows if they are ends of steps, which may be known, or also of the run.
 
         Unknown kinds and schemas are left out. Invalid content becomes one of :attr:`problems`.
         """
         if frame.schema != _SCHEMA:
             return _NOTHING
         self.statistics.found_in(frame.source)
-        if self._range is not None and ROW_KINDS.get(frame.kind, STEPS) in of_steps() and frame.kind != FACTS.number:
+        kind = ROW_KINDS.get(frame.kind, STEPS)
+        if self._range is not None and kind in of_steps() and not kind.of_run:
             # Only the end of a step shows whether the step is wanted.
             self._open.append(frame)
             return _NOTHING
         return self._take(frame)
 
-    def _take(self, frame: Frame) -> Ingested:
+    def _take(self, frame: Frame) -> NDArray[Any]:
         self._left_out = []
         try:
             added = self._add(frame)
@@ -166,14 +159,12 @@ class WorkerTables:
             self._problems.add(frame, DamagedDataError(f"{self._left_out[0]}{others}"))
         return added
 
-    def _add(self, frame: Frame) -> Ingested:
+    def _add(self, frame: Frame) -> NDArray[Any]:
         kind, payload = frame.kind, frame.payload
         if kind == FrameKind.STATISTICS:
             self.statistics.add(frame)
         elif kind == FrameKind.STEP_ENDS:
-            return Ingested(ends=self._add_ends(payload))
-        elif kind == FrameKind.FACTS:
-            return Ingested(facts=self._add_facts(payload))
+            return self._add_ends(payload)
         elif kind == FrameKind.HEADER:
             self._charges.add(_PARSED * len(payload))
             self.headers.append(decode_header(payload))
@@ -187,12 +178,11 @@ class WorkerTables:
         elif kind == FrameKind.COMPACTED:
             self.statistics.add_block(frame)
         elif (rows := ROW_KINDS.get(kind)) is not None and rows.key is not RowKey.RUN:
-            # A reader may have left the samples of a stream in place; a worker may write samples, too.
-            self._add_rows(rows, decode_rows(rows, bytes(self._payloads.get(frame)), self._left_out))
+            return self._add_rows(rows, frame)
         return _NOTHING
 
     def log(self, kind: RowKind) -> RowLog:
-        """The rows of a kind as they arrived; another log when there are more. Not of facts."""
+        """The rows of a kind as they arrived; another log when there are more."""
         if kind not in self._rows:
             self._rows[kind] = RowLog(dtype_of(kind), kind.key.value)
         return self._rows[kind]
@@ -230,12 +220,14 @@ class WorkerTables:
 
         Args:
             global_step: The step.
-            since: Leave out those that were there when :attr:`facts_read` was this.
+            since: Of all, leave out the first ones that arrived, as many.
         """
         log = self.log(FACTS)
-        rows = log.unique(None) if global_step is None else log.at(global_step)
-        found: list[Fact] = rows["fact"][rows["arrived"] >= since].tolist()
-        return found
+        if global_step is not None:
+            return facts_of(log.at(global_step))
+        rows = log.rows[since:]
+        order = np.argsort(rows["global_step"], kind="stable")
+        return facts_of(rows[order[rows["global_step"][order] > _NO_STEP]])
 
     def columns(self, kind: RowKind) -> dict[str, Any]:
         """All rows of a kind but statistics by field, by step or time; of those that stand twice the last one.
@@ -245,10 +237,9 @@ class WorkerTables:
         rows: list[dict[str, Any]]
         if kind is TENSORS:
             rows = [row.to_json() for row in self.catalog.select()]
-        elif kind is FACTS:
-            rows = [fact.to_json() for fact in self.facts()]
         else:
             table = self.steps.log.latest if kind is STEPS else self.log(kind).unique(kind.unique)
+            table = table[table["global_step"] > _NO_STEP] if kind.of_run else table
             return {field.name: table[field.name] for field in kind.fields}
         return {field.name: [row[field.name] for row in rows] for field in kind.fields}
 
@@ -280,12 +271,10 @@ class WorkerTables:
     def forget(self, before_global_step: int) -> None:
         """Drop everything of the steps before one, so that a follower's memory stays bounded. The catalog stays."""
         self._charges.forget(before_global_step)
-        facts = self.log(FACTS).rows
-        of_run = facts[facts["global_step"] < 0]
         for kind, log in self._rows.items():
             if kind.key is RowKey.STEP:
-                self._rows[kind] = log.without(before_global_step)
-        self._rows[FACTS] = self._rows[FACTS].and_then(of_run)
+                of_run = log.rows[log.rows["global_step"] < 0] if kind.of_run else log.rows[:0]
+                self._rows[kind] = log.without(before_global_step).and_then(of_run)
         self.statistics.forget(before_global_step)
         self.steps = self.steps.without(before_global_step)
 
@@ -311,29 +300,27 @@ class WorkerTables:
                 self._take(frame)
             self._left_out = []
         unwanted = [step for step in ended if step not in wanted and step not in self.steps]
-        facts = self.log(FACTS)
-        dropped = np.isin(facts.rows["global_step"], unwanted)
-        if dropped.any():
-            self._rows[FACTS] = RowLog(_FACT, "global_step").and_then(facts.rows[~dropped])
+        for kind, log in self._rows.items():
+            dropped = np.isin(log.rows["global_step"], unwanted) if kind.of_run else np.zeros(0, bool)
+            if dropped.any():
+                rows = log.rows.copy()
+                rows[dropped] = (_NO_STEP, *[None] * len(kind.own))
+                self._rows[kind] = RowLog(dtype_of(kind), kind.key.value).and_then(rows)
 
-    def _add_facts(self, payload: bytes) -> Sequence[Fact]:
-        key = hash(payload)
-        if key in self._facts_seen:
-            return ()
-        self._facts_seen[key] = None
-        if len(self._facts_seen) > _FACTS_SEEN:
-            del self._facts_seen[next(iter(self._facts_seen))]
-        facts = decode_facts(payload, self._left_out)
-        self._charges.add(_PARSED * len(payload), max((fact.global_step for fact in facts), default=0))
-        rows = [(fact.global_step, self.facts_read + place, fact) for place, fact in enumerate(facts)]
-        self._rows[FACTS] = self.log(FACTS).and_then(np.array(rows, _FACT))
-        self.facts_read += len(facts)
-        return facts
-
-    def _add_rows(self, kind: RowKind, rows: NDArray[Any]) -> None:
-        if kind.key is RowKey.TIME:
-            self._charges.add(_INDEXED * rows_bytes(rows))
-        else:
-            rows = rows if self._wanted is None else rows[np.isin(rows["global_step"], self._wanted)]
-            self._charges.add(_INDEXED * rows_bytes(rows), int(rows["global_step"].max()) if len(rows) else 0)
+    def _add_rows(self, kind: RowKind, frame: Frame) -> NDArray[Any]:
+        if kind.unique is None and kind.key is RowKey.STEP:
+            key = hash(frame.payload)
+            if key in self._frames_seen:
+                return _NOTHING
+            self._frames_seen[key] = None
+            if len(self._frames_seen) > _FRAMES_SEEN:
+                del self._frames_seen[next(iter(self._frames_seen))]
+        # A reader may have left the samples of a stream in place; a worker may write samples, too.
+        payload = bytes(self._payloads.get(frame))
+        rows = decode_rows(kind, payload, self._left_out)
+        if kind.key is RowKey.STEP and not kind.of_run and self._wanted is not None:
+            rows = rows[np.isin(rows["global_step"], self._wanted)]
+        size = _PARSED * len(payload) if kind.encoding is Encoding.JSON else _INDEXED * rows_bytes(rows)
+        self._charges.add(size, max(rows["global_step"].tolist(), default=0) if kind.key is RowKey.STEP else None)
         self._rows[kind] = self.log(kind).and_then(rows)
+        return rows if kind.of_run else _NOTHING

@@ -41,9 +41,13 @@ def test_no_rule_reads_a_dictionary_of_a_fact(repository: Path) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "view.facts('clip')", "view.latest_fact('clip')", "fact.data['calls']", "view.facts()[0].data.get('calls')",
-        "self.calls[0] = call.to_data()", "asdict(call)",
-    ],  # fmt: skip
+        "view.facts('clip')",
+        "view.latest_fact('clip')",
+        "fact.data['calls']",
+        "view.facts()[0].data.get('calls')",
+        "self.calls[0] = call.to_data()",
+        "asdict(call)",
+    ],
 )
 def test_such_a_line_is_found(line: str) -> None:
     assert list(undeclared(line))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from watchglass.errors import StoreError
+from watchglass.errors import InvalidValueError, StoreError
 from watchglass.record import Captured, CapturedRecords, OpenStep, SteadyRow
 from watchglass.record.step_encoding import encode_steps, queued_bytes
 from watchglass.records import (
@@ -69,6 +69,14 @@ def same(a, b):
 
 def kinds(frames):
     return [frame.kind for frame in scan(b"".join(frames)).frames]
+
+
+@pytest.mark.parametrize("rows", [[(0.1,) * 7], [(0.1,) * 9], [(0.1,) * 8, (0.1,) * 7]])
+def test_rows_of_too_few_or_too_many_values_are_refused_with_their_kind_and_its_fields(rows):
+    with pytest.raises(
+        InvalidValueError, match=r"rows of phases must have 9 values \(global_step, data_s, .*\) but got"
+    ):
+        encode_steps([whole(0, phases=rows)], [], no_tensors)
 
 
 def test_steady_rows_stand_among_whole_steps_in_order():

@@ -11,6 +11,7 @@ import pytest
 from watchglass import store
 from watchglass.errors import DamagedDataError, InvalidValueError
 from watchglass.records import (
+    FACTS,
     NOTES,
     REDUCTIONS,
     SAMPLES,
@@ -77,6 +78,10 @@ FINDING = Finding(
 )  # fmt: skip
 
 
+def decode_facts(payload):
+    return store.facts_of(store.decode_rows(FACTS, payload))
+
+
 @pytest.mark.parametrize(
     ("encode", "decode", "value"),
     [
@@ -84,7 +89,7 @@ FINDING = Finding(
         (store.encode_step_ends, store.decode_step_ends, [StepEnd(3, Mode.EVAL, 1, -1, 5, 2**63, 4)]),
         (store.encode_step_ends, store.decode_step_ends, [StepEnd(3, Mode.TRAIN, 1, 1, 5, 6, 4, model=65_535)]),
         (store.encode_catalog, store.decode_catalog, [TensorInfo(1, "model_2/loss", Role.LOSS, model=1)]),
-        (store.encode_facts, store.decode_facts, [Fact("loss_scale", 3, "GradScaler", {"scale": 2.0, "é": [None]})]),
+        (store.encode_facts, decode_facts, [Fact("loss_scale", 3, "GradScaler", {"scale": 2.0, "é": [None]})]),
         (store.encode_lifecycle, store.decode_lifecycle, {"event": "left", "worker": "worker_0", "counters": {}}),
         (store.encode_header, store.decode_header, {"format": [1, 0]}),
         (store.encode_record, store.decode_status, RuleStatus("R", Status.STARVED, "why")),

@@ -10,12 +10,28 @@ import pytest
 
 from watchglass import store
 from watchglass.errors import DamagedDataError, InvalidValueError
-from watchglass.records import RAW, Fact, Finding, Mode, Observation, Role, RuleStatus, Severity, Status, TensorInfo
+from watchglass.records import (
+    FACTS,
+    RAW,
+    Fact,
+    Finding,
+    Mode,
+    Observation,
+    Role,
+    RuleStatus,
+    Severity,
+    Status,
+    TensorInfo,
+)
 
 
 def payload(frame):
     (found,) = store.scan(frame).frames
     return found.payload
+
+
+def decode_facts(payload, left_out=None):
+    return store.facts_of(store.decode_rows(FACTS, payload, left_out))
 
 
 def test_facts_of_any_kind_of_value_are_written():
@@ -25,12 +41,12 @@ def test_facts_of_any_kind_of_value_are_written():
 
     data = {"nan": math.nan, "np": np.float32(1), "array": np.arange(2), "odd": Odd(), "s": "\ud800", 1: (Role.LOSS,)}
     data["self"] = data
-    (fact,) = store.decode_facts(payload(store.encode_facts([Fact("k", 0, "", {})])))
+    (fact,) = decode_facts(payload(store.encode_facts([Fact("k", 0, "", {})])))
     assert fact.data == {}
     frame = store.encoding.json_payloads.json_frame(
         store.FrameKind.FACTS, [{"kind": "k", "global_step": 0, "source": "", "data": data}]
     )
-    (fact,) = store.decode_facts(payload(frame))
+    (fact,) = decode_facts(payload(frame))
     assert fact.data["nan"] == "NaN"
     assert fact.data["np"] == 1.0
     assert fact.data["array"] == [0, 1]
@@ -62,7 +78,7 @@ def test_facts_that_cannot_be_shown_never_fail():
     data = {"big": 10**5000, "small": -(10**5000), "long": 2**200, "broken": Broken(), "mapping": BrokenMapping()}
     data |= {"list": [Broken(), 1], Broken(): 2, "lock": threading.Lock()}
     data["self"] = data
-    (fact,) = store.decode_facts(payload(store.encode_facts([Fact("k", 3, "s", data)])))
+    (fact,) = decode_facts(payload(store.encode_facts([Fact("k", 3, "s", data)])))
     assert int(fact.data["big"], 16) == 10**5000
     assert int(fact.data["small"], 16) == -(10**5000)
     assert fact.data["long"] == 2**200
@@ -78,7 +94,7 @@ def test_facts_that_hold_themselves_are_cut_where_they_do():
     data = {"n": 1, "shared": [1]}
     data["list"] = [data["shared"], data, data]
     data["again"] = data["self"] = data
-    (fact,) = store.decode_facts(payload(store.encode_facts([Fact("k", 3, "s", data)])))
+    (fact,) = decode_facts(payload(store.encode_facts([Fact("k", 3, "s", data)])))
     assert fact.data["n"] == 1
     assert fact.data["list"][0] == fact.data["shared"] == [1]
     assert all(isinstance(cut, str) for cut in (fact.data["self"], fact.data["again"], *fact.data["list"][1:]))
@@ -87,7 +103,7 @@ def test_facts_that_hold_themselves_are_cut_where_they_do():
 def test_no_more_json_is_written_than_is_read():
     empty = len(payload(store.encode_facts([Fact("k", 0, "", {"text": ""})])))
     most = [Fact("k", 0, "", {"text": "x" * ((32 << 20) - empty)})]
-    assert store.decode_facts(payload(store.encode_facts(most))) == most
+    assert decode_facts(payload(store.encode_facts(most))) == most
     with pytest.raises(InvalidValueError, match="several frames"):
         store.encode_facts([Fact("k", 0, "", {"text": most[0].data["text"] + "x"})])
 
@@ -97,14 +113,14 @@ def decode_raw(payload, left_out=None):
 
 
 DECODERS = [
-    store.decode_catalog, store.decode_facts, store.decode_finding, store.decode_header, store.decode_lifecycle,
+    store.decode_catalog, decode_facts, store.decode_finding, store.decode_header, store.decode_lifecycle,
     store.decode_observation, decode_raw, store.decode_status,
 ]  # fmt: skip
 
 #: Those of lists, each with a sound row.
 LISTS = {
     store.decode_catalog: TensorInfo(1, "a", Role.WEIGHT).to_json(),
-    store.decode_facts: Fact("k", 0, "s", {"x": 1}).to_json(),
+    decode_facts: Fact("k", 0, "s", {"x": 1}).to_json(),
     decode_raw: {"global_step": 1, "tensor_id": 2, "file": "f", "key": "k"},
 }
 

@@ -19,7 +19,7 @@ from stores.slow_spools import LABEL, Remote, open_spool, remote, segment, tenso
 from waiting import PATIENCE_S, until
 from watchglass.config import TIMING, Timing
 from watchglass.errors import NoRoomError, RunExistsError, StoreError
-from watchglass.records import Fact
+from watchglass.records import FACTS, Fact
 from watchglass.store import (
     FrameKind,
     LocalStore,
@@ -27,7 +27,7 @@ from watchglass.store import (
     SegmentWriter,
     abandoned_labels,
     create_attempt,
-    decode_facts,
+    decode_rows,
     encode_facts,
     is_alive,
     send_abandoned,
@@ -353,7 +353,7 @@ def test_what_the_disk_has_lost_hides_nothing_of_what_comes_behind_it(
     one.close()
     reader = RunReader(remote)
     facts = [frame for *_, frame in reader.poll(full=True) if frame.kind == FrameKind.FACTS]
-    assert [decode_facts(frame.payload)[0].global_step for frame in facts] == [0, 2]
+    assert [decode_rows(FACTS, frame.payload)["global_step"].tolist() for frame in facts] == [[0], [2]]
     assert [problem.what for problem in reader.problems] == ["damaged frame; the rest is skipped"]
     assert remote.size(tensors(0)) is None
     assert len([message for message in caplog.messages if "is lost" in message]) == 2

@@ -150,7 +150,7 @@ def test_a_row_that_makes_no_sense_is_a_problem_and_its_neighbours_are_read():
     first, second = map(str, tables.problems)
     assert "segment at byte 5: a catalog row" in first
     assert "later release" in first
-    assert "a fact" in second
+    assert "a row of facts" in second
     assert "and 1 more row)" in second
 
 

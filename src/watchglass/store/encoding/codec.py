@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from watchglass.errors import DamagedDataError
 from watchglass.records import (
-    FACTS,
     STEPS,
     Fact,
     Finding,
@@ -28,7 +27,7 @@ from watchglass.records import (
 )
 from watchglass.store.encoding.frames import Frame, FrameKind
 from watchglass.store.encoding.json_payloads import json_frame, json_object, json_record, json_records
-from watchglass.store.encoding.rows import decode_rows, encode_rows, holds, table_of
+from watchglass.store.encoding.rows import decode_rows, encode_rows, table_of
 from watchglass.store.encoding.tensors import MAX_AXES
 
 #: Kinds of records that evaluators write.
@@ -124,15 +123,9 @@ def encode_facts(rows: Sequence[Fact]) -> bytes:
     return json_frame(FrameKind.FACTS, [row.to_json() for row in rows])
 
 
-def decode_facts(payload: bytes, left_out: list[DamagedDataError] | None = None) -> list[Fact]:
-    """The facts of a payload; those that make no sense are omitted, and ``left_out`` gets why."""
-    return json_records(payload, "a fact", _sound_fact, left_out)
-
-
-def _sound_fact(data: dict[str, Any]) -> Fact:
-    if not all(holds(field, data[field.name]) for field in FACTS.fields):
-        raise TypeError("fields of the wrong type")
-    return Fact.from_json(data)
+def facts_of(rows: NDArray[Any]) -> list[Fact]:
+    """Rows of :data:`~watchglass.records.FACTS` as records."""
+    return [Fact(kind, number, source, data) for number, kind, source, data in rows.tolist()]
 
 
 def encode_lifecycle(event: Mapping[str, Any]) -> bytes:

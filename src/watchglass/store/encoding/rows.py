@@ -39,7 +39,16 @@ def dtype_of(kind: RowKind) -> np.dtype[Any]:
 
 
 def table_of(kind: RowKind, rows: Sequence[Sequence[Any]]) -> NDArray[Any]:
-    """Rows, given field by field in the order of ``kind.fields``, as a structured array."""
+    """Rows, given field by field in the order of ``kind.fields``, as a structured array.
+
+    Raises:
+        InvalidValueError: A row has more values than fields, or fewer.
+    """
+    if wrong := {*map(len, rows)} - {len(kind.fields)}:
+        names = ", ".join(field.name for field in kind.fields)
+        raise InvalidValueError(
+            f"rows of {kind.name} must have {len(kind.fields)} values ({names}) but got {', '.join(map(str, wrong))}"
+        )
     table = np.empty(len(rows), dtype_of(kind))
     # Column by column: several times faster than row by row.
     for name, column in zip(table.dtype.names or (), zip(*rows, strict=True), strict=False):
