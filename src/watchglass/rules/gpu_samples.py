@@ -10,7 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from watchglass.records import count
+from watchglass.config import parameter
+from watchglass.records import Finding, count, in_percent
+from watchglass.rules.needs import Windows
+from watchglass.rules.rule import Rule, state
 from watchglass.tables import MetricSeries, StreamRows, Window
 
 
@@ -61,26 +64,50 @@ def at_once(*series: MetricSeries) -> list[NDArray[Any]]:
     return [each.mean_of_instances[np.isin(each.time_ns, times)] for each in series]
 
 
-def percent_waiting(
-    points: dict[str, list[int]], window: Window, metric: str, *, above: float, gpu_below: float, patience: int
-) -> float:
-    """The share of all samples so far at which the used GPUs of a machine wait, in percent; 0 for too few samples.
+class WaitingGPUs(Rule):
+    """What rules share that see GPUs wait for something else of their machine; abstract."""
 
-    Args:
-        points: By stream the number of samples, and of those at which GPUs wait; those of the window are added.
-        window: A window with samples; one from before the first training step does not count.
-        metric: A metric of the machine.
-        above: The GPUs wait while it is above this.
-        gpu_below: And while their mean utilisation is below this, in percent.
-        patience: Least number of samples.
-    """
-    if window.last is None:
-        return 0.0
-    gpu, other = at_once(of_used_gpus(window, "gpu.utilization"), window.samples(metric))
-    before = points.get(window.stream, [0, 0])
-    waiting = int(((other > above) & (gpu < gpu_below)).sum())
-    samples, waits = points[window.stream] = [before[0] + len(gpu), before[1] + waiting]
-    return 100 * waits / samples if samples >= max(1, patience) else 0.0
+    streams = Windows(kinds=("samples",), length_s=10)
+
+    threshold: float = parameter(50.0, help="share of the samples at which GPUs wait", unit="%", ge=0, le=100)
+    patience: int = parameter(100, help="samples before the first judgement", unit="samples", ge=1)
+
+    #: By stream: number of samples, and of those at which GPUs wait.
+    points: dict[str, list[int]] = state(dict)
+
+    def _waiting(
+        self, window: Window, metric: str, above: float, gpu_below: float, what: str, symptom: str
+    ) -> Iterable[Finding]:
+        """A finding about a machine whose GPUs wait at more samples than the threshold.
+
+        Args:
+            window: A window with samples; one from before the first training step does not count.
+            metric: A metric of the machine.
+            above: The GPUs wait while it is above this.
+            gpu_below: And while their mean utilisation is below this, in percent.
+            what: What is above the limit, as a clause.
+            symptom: The symptom.
+        """
+        if window.last is None:
+            return
+        gpu, other = at_once(of_used_gpus(window, "gpu.utilization"), window.samples(metric))
+        before = self.points.get(window.stream, [0, 0])
+        waiting = int(((other > above) & (gpu < gpu_below)).sum())
+        samples, waits = self.points[window.stream] = [before[0] + len(gpu), before[1] + waiting]
+        percent = 100 * waits / samples if samples >= max(1, self.patience) else 0.0
+        if percent > self.threshold:
+            yield self.finding(
+                window,
+                subject=window.stream,
+                value=percent,
+                limit=self.threshold,
+                message=f"{in_percent(percent / 100)} of the time {what} the GPUs were below {gpu_below:g} %",
+                symptoms=(symptom,),
+            )
+
+    def applicable(self, step: Any) -> str:
+        """Not for runs without a GPU, or with few samples."""
+        return unjudged(max((samples for samples, _ in self.points.values()), default=0), self.patience)
 
 
 def unjudged(samples: int, patience: int) -> str:

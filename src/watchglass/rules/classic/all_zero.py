@@ -63,9 +63,7 @@ class AllZero(Rule):
         for role, names in found.items():
             yield self._finding(view, role, names)
 
-    def applicable(self, view: StepView) -> str:
-        """Not for models without layers."""
-        return signals.without_layers(view)
+    applicable = staticmethod(signals.without_layers)
 
     def _counts(self, info: TensorInfo) -> bool:
         if self.everything:

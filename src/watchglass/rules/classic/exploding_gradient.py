@@ -79,9 +79,7 @@ class ExplodingGradient(Rule):
         if finding is not None:
             yield finding
 
-    def applicable(self, view: StepView) -> str:
-        """Not for models without layers."""
-        return signals.without_layers(view)
+    applicable = staticmethod(signals.without_layers)
 
     def _loss_rise(self) -> levels.Rise | None:
         """How far the latest loss is above the first ones; None without losses to compare."""

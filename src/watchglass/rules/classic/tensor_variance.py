@@ -65,9 +65,7 @@ class TensorVariance(Rule):
                 "although a normalisation made it",
             )
 
-    def applicable(self, view: StepView) -> str:
-        """Not for models without layers."""
-        return signals.without_layers(view)
+    applicable = staticmethod(signals.without_layers)
 
     def _beyond(self, view: StepView, rows: Statistics, limit: float, side: str) -> Iterable[Finding]:
         if not len(rows):

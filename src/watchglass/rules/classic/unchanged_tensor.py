@@ -77,9 +77,7 @@ class UnchangedTensor(Rule):
             captures, began = int(np.min(still[stuck])) + 1, int(np.max(since[stuck]))
             yield from self._some_stuck(view, weights.where(stuck), captures, began)
 
-    def applicable(self, view: StepView) -> str:
-        """Not for models without layers."""
-        return signals.without_layers(view)
+    applicable = staticmethod(signals.without_layers)
 
     def _compare(
         self, view: StepView, weights: Statistics, *, counts: bool

@@ -173,9 +173,7 @@ class Underfit(Rule):
             goes = "stays near" if slowly else "falls more and more slowly, to"
             yield self._finding(view, now.value, high, words, widest, narrowest, goes, first_loss=start)
 
-    def applicable(self, view: StepView) -> str:
-        """Not for models without layers."""
-        return signals.without_layers(view)
+    applicable = staticmethod(signals.without_layers)
 
     def _evaluations(self, view: StepView) -> None:
         for stretch in view.stretches:

@@ -144,9 +144,7 @@ class WeightUpdateRatio(Rule):
         if self.usual and self.seen >= 80 and median(self.usual) * self.seen < self.travel:
             yield from self._too_small(view)
 
-    def applicable(self, view: StepView) -> str:
-        """Not for models without layers."""
-        return signals.without_layers(view)
+    applicable = staticmethod(signals.without_layers)
 
     def _too_small(self, view: StepView) -> Iterable[Finding]:
         """A finding if small updates are a fault: not while warming up, decayed or converging, nor when fine-tuning."""

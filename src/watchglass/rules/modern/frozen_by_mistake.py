@@ -77,9 +77,7 @@ class FrozenByMistake(Rule):
     frozen: dict[str, int] = state(dict)
     thawed: int = state(int)
 
-    def applicable(self, view: StepView) -> str:
-        """Not for models without layers."""
-        return signals.without_layers(view)
+    applicable = staticmethod(signals.without_layers)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """At most one finding at a captured TRAIN step."""

@@ -35,9 +35,7 @@ class LearningRateZero(Rule):
     #: Steps since the last one whose rate was recorded.
     unknown: int = state(int)
 
-    def applicable(self, view: StepView) -> str:
-        """Not for models without layers."""
-        return signals.without_layers(view)
+    applicable = staticmethod(signals.without_layers)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """At most one finding at a TRAIN step."""

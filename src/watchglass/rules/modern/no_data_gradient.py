@@ -63,9 +63,7 @@ class NoDataGradient(Rule):
     #: Whether a gradient ever came from the data.
     alive: bool = state(bool)
 
-    def applicable(self, view: StepView) -> str:
-        """Not for models without layers."""
-        return signals.without_layers(view)
+    applicable = staticmethod(signals.without_layers)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """At most one finding at a captured TRAIN step."""

@@ -61,9 +61,7 @@ class DeadRelu(Rule):
                 evidence={"layer": info.module or info.name, **signals.optimizer_evidence(view)},
             )
 
-    def applicable(self, view: StepView) -> str:
-        """Not for models without ReLU-like units."""
-        return signals.without_layers(view)
+    applicable = staticmethod(signals.without_layers)
 
 
 def _activities(view: StepView) -> Iterator[tuple[TensorInfo, npt.NDArray[np.float64]]]:

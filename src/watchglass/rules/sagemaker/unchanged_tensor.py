@@ -71,6 +71,4 @@ class UnchangedTensor(Rule):
                 since=self.same.since(*stuck),
             )
 
-    def applicable(self, view: StepView) -> str:
-        """Not for models without layers."""
-        return signals.without_layers(view)
+    applicable = staticmethod(signals.without_layers)

@@ -48,6 +48,4 @@ class VanishingGradient(Rule):
             symptoms=("vanishing_everywhere" if least > 0 else "gradients_exactly_zero",),
         )
 
-    def applicable(self, view: StepView) -> str:
-        """Not for models without layers."""
-        return signals.without_layers(view)
+    applicable = staticmethod(signals.without_layers)

@@ -69,6 +69,4 @@ class WeightUpdateRatio(Rule):
                 evidence={**signals.evidence(view), "update_ratio": ratio},
             )
 
-    def applicable(self, view: StepView) -> str:
-        """Not for models without layers."""
-        return signals.without_layers(view)
+    applicable = staticmethod(signals.without_layers)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from watchglass.config import parameter
-from watchglass.records import Finding, in_percent
-from watchglass.rules.gpu_samples import percent_waiting, unjudged
-from watchglass.rules.needs import Needs, Windows
-from watchglass.rules.rule import Rule, state
+from watchglass.records import Finding
+from watchglass.rules.gpu_samples import WaitingGPUs
+from watchglass.rules.needs import Needs
 from watchglass.tables import Window
 
 
-class CPUBottleneck(Rule):
+class CPUBottleneck(WaitingGPUs):
     """The GPUs have little to do while the processor is fully busy.
 
     Looks at: `cpu.utilization` and `gpu.utilization` at the same times, after the first training step. With several
@@ -31,38 +30,16 @@ class CPUBottleneck(Rule):
         Needs(metrics=("gpu.utilization",), why="to see whether a GPU waits"),
         Needs(metrics=("cpu.utilization",), why="to see whether the processor is busy"),
     )
-    streams = Windows(kinds=("samples",), length_s=10)
     calibrations: ClassVar = {
         "sagemaker": {"threshold": 50.0, "cpu_threshold": 90.0, "gpu_threshold": 10.0, "patience": 100}
     }
 
-    threshold: float = parameter(50.0, help="share of the samples at which GPUs wait", unit="%", ge=0, le=100)
     cpu_threshold: float = parameter(90.0, help="utilisation of a busy processor", unit="%", ge=0, le=100)
     gpu_threshold: float = parameter(10.0, help="utilisation of a waiting GPU", unit="%", ge=0, le=100)
-    patience: int = parameter(100, help="samples before the first judgement", unit="samples", ge=1)
-
-    #: By stream: number of samples, and of those at which GPUs wait.
-    points: dict[str, list[int]] = state(dict)
 
     def check_window(self, window: Window) -> Iterable[Finding]:
         """A finding for each machine."""
-        percent = percent_waiting(
-            self.points, window, "cpu.utilization",
-            above=self.cpu_threshold, gpu_below=self.gpu_threshold, patience=self.patience,
-        )  # fmt: skip
-        if percent <= self.threshold:
-            return
-        yield self.finding(
-            window,
-            subject=window.stream,
-            value=percent,
-            limit=self.threshold,
-            message=f"{in_percent(percent / 100)} of the time the processor was above {self.cpu_threshold:g} % while "
-            f"the GPUs were "
-            f"below {self.gpu_threshold:g} %",
-            symptoms=("gpu_waits_for_processor",),
+        what = f"the processor was above {self.cpu_threshold:g} % while"
+        return self._waiting(
+            window, "cpu.utilization", self.cpu_threshold, self.gpu_threshold, what, "gpu_waits_for_processor"
         )
-
-    def applicable(self, step: Any) -> str:
-        """Not for runs without a GPU, or with few samples."""
-        return unjudged(max((samples for samples, _ in self.points.values()), default=0), self.patience)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from watchglass.config import parameter
-from watchglass.records import Finding, in_percent
-from watchglass.rules.gpu_samples import percent_waiting, unjudged
-from watchglass.rules.needs import Needs, Windows
-from watchglass.rules.rule import Rule, state
+from watchglass.records import Finding
+from watchglass.rules.gpu_samples import WaitingGPUs
+from watchglass.rules.needs import Needs
 from watchglass.tables import Window
 
 
-class IOBottleneck(Rule):
+class IOBottleneck(WaitingGPUs):
     """The GPUs have little to do while the cores wait for disks.
 
     Looks at: `cpu.iowait` and `gpu.utilization` at the same times, after the first training step. With several GPUs,
@@ -31,38 +30,14 @@ class IOBottleneck(Rule):
         Needs(metrics=("gpu.utilization",), why="to see whether a GPU waits"),
         Needs(metrics=("cpu.iowait",), why="to see waits for disks"),
     )
-    streams = Windows(kinds=("samples",), length_s=10)
     calibrations: ClassVar = {
         "sagemaker": {"threshold": 50.0, "io_threshold": 50.0, "gpu_threshold": 70.0, "patience": 1000}
     }
 
-    threshold: float = parameter(50.0, help="share of the samples at which GPUs wait", unit="%", ge=0, le=100)
     io_threshold: float = parameter(50.0, help="wait for disks that is long", unit="%", ge=0, le=100)
     gpu_threshold: float = parameter(70.0, help="utilisation of a waiting GPU", unit="%", ge=0, le=100)
-    patience: int = parameter(100, help="samples before the first judgement", unit="samples", ge=1)
-
-    #: By stream: number of samples, and of those at which GPUs wait.
-    points: dict[str, list[int]] = state(dict)
 
     def check_window(self, window: Window) -> Iterable[Finding]:
         """A finding for each machine."""
-        percent = percent_waiting(
-            self.points, window, "cpu.iowait",
-            above=self.io_threshold, gpu_below=self.gpu_threshold, patience=self.patience,
-        )  # fmt: skip
-        if percent <= self.threshold:
-            return
-        yield self.finding(
-            window,
-            subject=window.stream,
-            value=percent,
-            limit=self.threshold,
-            message=f"{in_percent(percent / 100)} of the time more than {self.io_threshold:g} % of the cores waited "
-            f"for disks and "
-            f"the GPUs were below {self.gpu_threshold:g} %",
-            symptoms=("gpu_waits_for_disks",),
-        )
-
-    def applicable(self, step: Any) -> str:
-        """Not for runs without a GPU, or with few samples."""
-        return unjudged(max((samples for samples, _ in self.points.values()), default=0), self.patience)
+        what = f"more than {self.io_threshold:g} % of the cores waited for disks and"
+        return self._waiting(window, "cpu.iowait", self.io_threshold, self.gpu_threshold, what, "gpu_waits_for_disks")
