@@ -32,7 +32,7 @@ _SUMMARY = re.compile(r"executions (\d+) coverage (\S+) findings (\d+)")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Returns 0, or 1 where anything was found."""
+    """Returns 0, or 1 where anything was found; exits with 2 for arguments that are wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=170.0, help="for all targets together")
     parser.add_argument("--target", action="append", default=[], help="only these; all if none is named")
@@ -45,11 +45,16 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.child:
         return _child(options)
+    known = sorted(_load(options.targets))
+    if unknown := [name for name in options.target if name not in known]:
+        parser.exit(2, f"--target must be one of {', '.join(known)} but got {unknown[0]}\n")
     if options.replay:
+        if len(options.target) != 1:
+            parser.exit(2, f"--replay needs one --target but got {len(options.target)}\n")
         _replay(_load(options.targets)[options.target[0]], Path(options.replay).read_bytes())
         return 0
     folder = Path(options.findings or tempfile.mkdtemp(prefix="watchglass-fuzz-"))
-    names = options.target or sorted(_load(options.targets))
+    names = options.target or known
     found = sum(_run_target(name, options, folder, options.seconds / len(names)) for name in names)
     print(f"{found} findings" + (f"; their inputs are in {folder}" if found else ""))
     return 1 if found else 0

@@ -37,6 +37,20 @@ def test_only_our_errors_come_out_in_bounded_time_and_memory(name: str) -> None:
     check()
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--target", "report"], "--target must be one of claims, "),
+        (["--replay", "input"], "--replay needs one --target but got 0"),
+    ],
+)
+def test_options_that_are_wrong_are_refused_in_one_line(options: list[str], said: str) -> None:
+    ended = subprocess.run([sys.executable, str(RUN), *options], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith(said)
+    assert ended.stderr.count("\n") == 1
+
+
 PLANTED = """
 import time
 from fuzz.choices import Choices

@@ -3,6 +3,10 @@
 The recorder, the flight recorder, encoding, the tables of a worker, views and needs of rules, ``run.sql``, export,
 compaction, the builder of test runs and the tables of docs/run-format.md follow from it. Rows keyed by step belong to a
 step of a worker and are written before its end. Rows keyed by time delay no step, and may come before all steps.
+
+Three kinds are more than rows, and the tables of a worker name them: STEPS end the steps that the others belong to,
+TENSORS say what their tensor ids mean, and STATISTICS come in batches of columns, which are read when they are needed.
+Of most steps the recorder gets only a loss, a rate and times: one row of numbers for all their kinds (steady_rows.py).
 """
 
 from __future__ import annotations
