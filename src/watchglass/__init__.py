@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from watchglass.rules import Needs, Rule
     from watchglass.run import Run, Runs, open_run, open_runs
     from watchglass.session import callback, save_scalar, save_tensor, watch
+    from watchglass.view import live
 
 
 __all__ = [
@@ -56,6 +57,7 @@ __all__ = [
     "UnknownNameError",
     "__version__",
     "callback",
+    "live",
     "open_run",
     "open_runs",
     "save_scalar",

@@ -36,6 +36,16 @@ def lazily(package: str) -> Callable[[str], Any]:
     return get
 
 
+def named(home: str) -> Any:
+    """What ``"package.module:Name"`` names, imported now: a part that the importing code must not depend on.
+
+    Raises:
+        ImportError: The module, or a package that it needs, is not there.
+    """
+    module, _, name = home.partition(":")
+    return getattr(import_module(module), name)
+
+
 def _homes(package: str) -> dict[str, str]:
     """The names below ``if TYPE_CHECKING``, with the modules that they are imported from."""
     import ast  # here, for `import watchglass` reads no names

@@ -9,8 +9,9 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Iterator
-from importlib import import_module
 from typing import Any, NamedTuple
+
+from watchglass.lazy_imports import named
 
 
 class Entry(NamedTuple):
@@ -109,5 +110,4 @@ def member(home: str) -> Any:
     Raises:
         ImportError: The framework is not installed.
     """
-    module, _, name = home.partition(":")
-    return getattr(import_module(module), name)()
+    return named(home)()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from watchglass.run.module_times import ModuleTime as ModuleTime, ModuleTimes as ModuleTimes
     from watchglass.run.news import Cursor as Cursor, News as News
     from watchglass.run.numbering.lineage import Seam as Seam
+    from watchglass.run.numbering.steps import Range as Range, half_open as half_open
     from watchglass.run.operators import Operators as Operators
     from watchglass.run.profiling import ProfileRequest as ProfileRequest, request_profile as request_profile
     from watchglass.run.python_profiles import PythonProfile as PythonProfile

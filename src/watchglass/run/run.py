@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from watchglass.config import suggest
 from watchglass.errors import UnknownNameError
+from watchglass.lazy_imports import named
 from watchglass.records import DeclaredFact, Fact, Mode, ModelSummary, Role, count, judged, read_facts
 from watchglass.run.ending import state_of
 from watchglass.run.loader_workers import LoaderWorkers, loader_workers_of
@@ -484,6 +485,15 @@ class Run(RunRecords):
         """
         found = self.worker(worker)
         return read_facts(found.facts(kind.KIND), kind) if isinstance(kind, type) else found.facts(kind)
+
+    @property
+    def plot(self) -> Any:
+        """Figures for a notebook: ``run.plot.losses()``; see :class:`watchglass.view.Plots`.
+
+        Raises:
+            MissingExtraError: plotly is not installed.
+        """
+        return named("watchglass.view:Plots")(self)
 
     @property
     def problems(self) -> list[Problem]:

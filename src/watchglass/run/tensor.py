@@ -25,6 +25,7 @@ from watchglass.records import (
     read_facts,
 )  # fmt: skip
 from watchglass.run.markup import page
+from watchglass.run.numbering.steps import Range, half_open
 from watchglass.run.run_records import RunRecords
 from watchglass.run.waiting import locate, reading_again
 from watchglass.stats import Histograms, column, exact_reduction, of_array, quantiles, stored_fields
@@ -289,17 +290,27 @@ class Tensor:
         return {int(step): Histogram.of(histograms.take([i]), rows[i]) for i, step in enumerate(steps)}
 
     def quantiles(
-        self, q: ArrayLike, mode: Mode | str = Mode.TRAIN, worker: str | None = None
+        self, q: ArrayLike, mode: Mode | str = Mode.TRAIN, worker: str | None = None, *, steps: Range | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """The course of quantiles (0 to 1): steps int64[n], ascending, and values float64[n, len(q)].
 
         From histograms: right within a factor of 1.5, see :func:`watchglass.stats.quantiles`.
 
+        Args:
+            q: The quantiles.
+            mode: Of which steps.
+            worker: Whose.
+            steps: Only these steps of the mode, as ``range(0, 100)`` or ``(0, 100)``.
+
         Raises:
-            InvalidValueError: A quantile is not from 0 to 1.
+            InvalidValueError: A quantile is not from 0 to 1, or the range is invalid.
         """
-        steps, rows, histograms = self._histograms(Mode.of(mode), worker)
-        return steps, quantiles(histograms, rows, q)
+        wanted = half_open(steps)
+        found, rows, histograms = self._histograms(Mode.of(mode), worker)
+        if wanted is not None:
+            within = np.flatnonzero((found >= wanted[0]) & (found < wanted[1]))
+            found, rows, histograms = found[within], rows[within], histograms.take(within)
+        return found, quantiles(histograms, rows, q)
 
     @reads_again
     def _histograms(self, mode: Mode, worker: str | None) -> tuple[NDArray[np.int64], NDArray[np.float64], Histograms]:

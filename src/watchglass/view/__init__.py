@@ -54,6 +54,8 @@ if TYPE_CHECKING:
         layer_grid as layer_grid,
     )
     from watchglass.view.markdown import escape as escape, markdown_document as markdown_document
+    from watchglass.view.notebook.following import live as live
+    from watchglass.view.notebook.plots import Plots as Plots
     from watchglass.view.output_file import check_output_path as check_output_path, write_whole as write_whole
     from watchglass.view.pictures import sparkline as sparkline
     from watchglass.view.profile_report import (

@@ -1,7 +1,7 @@
 """Pictures as data: a figure function returns one of these records, and a renderer draws it.
 
-``svg`` and ``png`` draw for pages, ``plotly_figures`` for notebooks. A record holds all numbers that are shown, in the
-units of its axes, so tests and tables read the same numbers as a person.
+``svg`` and ``png`` draw for pages, ``view/notebook/figures.py`` for notebooks. A record holds all numbers that are
+shown, in the units of its axes, so tests and tables read the same numbers as a person.
 """
 
 from typing import TYPE_CHECKING
@@ -16,10 +16,13 @@ if TYPE_CHECKING:
         Bands as Bands,
         Bars as Bars,
         Grid as Grid,
+        Image as Image,
         Line as Line,
         Lines as Lines,
         Mark as Mark,
         Picture as Picture,
+        PointGroup as PointGroup,
+        Points as Points,
     )
     from watchglass.view.pictures.svg import sparkline as sparkline
 

@@ -7,7 +7,7 @@ from functools import singledispatch
 
 from watchglass.view.pictures.colours import NON_FINITE
 from watchglass.view.pictures.numbers import numbers_of
-from watchglass.view.pictures.records import Grid, Lines, Picture
+from watchglass.view.pictures.records import Grid, Image, Lines, Picture, Points
 from watchglass.view.pictures.svg import scale_svg, svg
 from watchglass.view.pictures.table_html import table_html
 from watchglass.view.text import escaped, number
@@ -53,6 +53,16 @@ def _of_grid(picture: Grid) -> str:
     broken = _key("NaN or infinite", NON_FINITE, "block") if picture.broken.any() else ""
     ends = (f"{number(end)}" for end in (picture.low, picture.high))
     return f'<p class="legend">{escaped(picture.scale)}: {f" {scale_svg()} ".join(ends)} {broken}</p>'
+
+
+@_legend.register
+def _of_points(picture: Points) -> str:
+    return _keys((group.name, group.colour, "block") for group in picture.groups)
+
+
+@_legend.register
+def _of_image(picture: Image) -> str:
+    return ""
 
 
 def _keys(keys: Iterable[tuple[str, str, str]]) -> str:

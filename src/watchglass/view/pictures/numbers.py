@@ -8,7 +8,7 @@ from functools import singledispatch
 import numpy as np
 from numpy.typing import NDArray
 
-from watchglass.view.pictures.records import Band, Bands, Bars, Grid, Lines, Numbers, Picture
+from watchglass.view.pictures.records import Band, Bands, Bars, Grid, Image, Lines, Numbers, Picture, Points
 from watchglass.view.pictures.tables import TextTable
 from watchglass.view.text import number
 
@@ -64,3 +64,20 @@ def _columns(title: str, at: NDArray[np.float64], bands: Sequence[Band]) -> Text
     places = np.unique(np.linspace(0, len(at) - 1, _ROWS).round().astype(int))
     rows = [(f"{at[place]:,.4g}", *(number(float(band.values[place])) for band in bands)) for place in places.tolist()]
     return TextTable((title, *(band.name for band in bands)), rows)
+
+
+@numbers_of.register
+def _of_points(picture: Points) -> TextTable:
+    head = ("points", "number", f"mean {picture.x.title or 'x'}", f"mean {picture.y.title or 'y'}")
+    rows = []
+    for group in picture.groups:
+        known = np.isfinite(group.x) & np.isfinite(group.y)
+        means = (number(float(each[known].mean())) if known.any() else "" for each in (group.x, group.y))
+        rows.append((group.name, f"{int(known.sum()):,}", *means))
+    return TextTable(head, rows)
+
+
+@numbers_of.register
+def _of_image(picture: Image) -> TextTable:
+    height, width = picture.pixels.shape[:2]
+    return TextTable(("height", "width"), [(f"{height:,} pixels", f"{width:,} pixels")])

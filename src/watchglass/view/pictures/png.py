@@ -1,4 +1,4 @@
-"""Grids as PNG with a palette: one byte a cell."""
+"""Grids as PNG with a palette, one byte a cell; and images."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from watchglass.view.pictures.records import Grid
 
 #: Colours of the scale, then that of cells that are not finite, then a transparent one for no cell.
 _COLOURS, _BROKEN, _NONE = 254, 254, 255
+#: Kinds of pixels in a PNG: red, green and blue, or an index.
+_TRUE_COLOUR, _PALETTE = 2, 3
 #: Most columns of pixels.
 _MOST_COLUMNS = 1250
 
@@ -26,7 +28,7 @@ def grid_png(grid: Grid, low: float, high: float) -> bytes:
     centres = low + (np.arange(width) + 0.5) * (high - low) / width
     edges = (columns[1:] + columns[:-1]) / 2
     nearest = np.searchsorted(edges, centres, side="right")
-    return _png(_indices(grid)[:, nearest])
+    return _palette_png(_indices(grid)[:, nearest])
 
 
 def _indices(grid: Grid) -> NDArray[np.uint8]:
@@ -39,17 +41,24 @@ def _indices(grid: Grid) -> NDArray[np.uint8]:
     return indices
 
 
-def _png(indices: NDArray[np.uint8]) -> bytes:
-    """Indices of colours as an image. Source: PNG Specification, third edition (W3C)."""
-    height, width = indices.shape
+def image_png(pixels: NDArray[np.uint8]) -> bytes:
+    """Pixels uint8[height, width, 3] as they are."""
+    return _png(pixels.reshape(len(pixels), -1), pixels.shape[1], _TRUE_COLOUR)
+
+
+def _palette_png(indices: NDArray[np.uint8]) -> bytes:
+    """Indices of colours as an image."""
     palette = scale(np.linspace(0.0, 1.0, _COLOURS)).tobytes() + bytes.fromhex(NON_FINITE[1:]) + bytes(3)
-    rows = np.zeros((height, width + 1), np.uint8)  # before each row the number of its filter: none
-    rows[:, 1:] = indices
-    head = struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)
     opaque = bytes([255] * _NONE + [0])
-    packed = zlib.compress(rows.tobytes(), 6)
-    parts = (b"IHDR", head), (b"PLTE", palette), (b"tRNS", opaque), (b"IDAT", packed), (b"IEND", b"")
+    return _png(indices, indices.shape[1], _PALETTE, (b"PLTE", palette), (b"tRNS", opaque))
+
+
+def _png(content: NDArray[np.uint8], width: int, colours: int, *parts: tuple[bytes, bytes]) -> bytes:
+    """Bytes of rows as an image. Source: PNG Specification, third edition (W3C)."""
+    rows = np.zeros((len(content), content.shape[1] + 1), np.uint8)  # before each row the number of its filter: none
+    rows[:, 1:] = content
+    head = struct.pack(">IIBBBBB", width, len(content), 8, colours, 0, 0, 0)
+    chunks = (b"IHDR", head), *parts, (b"IDAT", zlib.compress(rows.tobytes(), 6)), (b"IEND", b"")
     return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
-        for name, content in parts
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in chunks
     )

@@ -169,7 +169,41 @@ class Grid:
     broken: NDArray[np.bool_]
 
 
-Picture: TypeAlias = "Lines | Bands | Bars | Grid"
+@dataclass(frozen=True, eq=False)
+class PointGroup:
+    """Points of one kind: ``name``, ``x`` and ``y``, float64[n] each, and ``colour``."""
+
+    name: str
+    x: Numbers
+    y: Numbers
+    colour: str
+
+
+@dataclass(frozen=True, eq=False)
+class Points:
+    """Points in a plane, such as examples in a latent space.
+
+    Attributes:
+        title: Its title.
+        x, y: The axes.
+        groups: The points.
+    """
+
+    title: str
+    x: Axis
+    y: Axis
+    groups: tuple[PointGroup, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Image:
+    """Pixels, uint8[height, width, 3], which are drawn without smoothing."""
+
+    title: str
+    pixels: NDArray[np.uint8]
+
+
+Picture: TypeAlias = "Lines | Bands | Bars | Grid | Points | Image"
 
 
 def limits(axis: Axis, *numbers: NDArray[Any]) -> tuple[float, float]:

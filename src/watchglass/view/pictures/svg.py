@@ -10,8 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from watchglass.view.pictures.colours import scale
-from watchglass.view.pictures.png import grid_png
-from watchglass.view.pictures.records import Axis, Bands, Bars, Grid, Line, Lines, Mark, Numbers, Picture, limits
+from watchglass.view.pictures.png import grid_png, image_png
+from watchglass.view.pictures.records import (
+    Axis,
+    Bands,
+    Bars,
+    Grid,
+    Image,
+    Line,
+    Lines,
+    Mark,
+    Numbers,
+    Picture,
+    Points,
+    limits,
+)
 from watchglass.view.pictures.ticks import ticks
 from watchglass.view.text import escaped
 
@@ -156,6 +169,29 @@ def _grid(picture: Grid) -> str:
         for place, name in enumerate(picture.rows)
     )
     return f"{_inner([inner])}{_horizontal(frame)}{names}"
+
+
+@_drawn.register
+def _points(picture: Points) -> str:
+    x, y = ([getattr(group, axis) for group in picture.groups] for axis in "xy")
+    frame = _Frame(picture.x, picture.y, limits(picture.x, *x), limits(picture.y, *y))
+    parts = [
+        f'<path class="dots" stroke="{group.colour}" d="{_dots(frame.points(group.x[known], group.y[known]))}">'
+        f"<title>{escaped(group.name)}</title></path>"
+        for group in picture.groups
+        if (known := np.isfinite(group.x) & np.isfinite(group.y)).any()
+    ]
+    return _framed(frame, parts, ())
+
+
+@_drawn.register
+def _image(picture: Image) -> str:
+    height, width = picture.pixels.shape[:2]
+    source = b64encode(image_png(picture.pixels)).decode()
+    return (
+        f'<svg width="100%" height="100%" viewBox="0 0 {width} {height}"><image class="cells" width="{width}" '
+        f'height="{height}" href="data:image/png;base64,{source}"/></svg>'
+    )
 
 
 def _short(name: str) -> str:

@@ -1,0 +1,161 @@
+"""``run.plot``: figures that hold the numbers of the run, and errors that say how to record what is missing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from watchglass.errors import InvalidValueError, UnknownNameError
+from watchglass.records import ModuleKind
+from watchglass.run import Run, open_run
+from watchglass.testing import build_run
+from watchglass.view.notebook.figures import figure_of
+from watchglass.view.pictures import (
+    Axis,
+    Band,
+    Bands,
+    Bars,
+    Grid,
+    Image,
+    Line,
+    Lines,
+    Mark,
+    Picture,
+    PointGroup,
+    Points,
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A classifier of three classes, whose hidden units part them more from step to step."""
+    random = np.random.default_rng(0)
+    labels = np.arange(30) % 3
+    hidden = random.normal(size=(30, 8))
+    hidden[np.arange(30), labels] += 3.0
+    steps = [
+        {
+            "scalars": {"loss": 1.0 / (n + 1), "learning_rate": 0.1},
+            "statistics": {"gradient/fc.weight": random.normal(size=(3, 8)) / (n + 1)},
+            "raw": {
+                "prediction": hidden[:, :3], "label": labels, "fc.output": hidden * (n + 1),
+                "input.0": random.random((30, 1, 4, 4)), "gradient/input.0": random.normal(size=(30, 1, 4, 4)),
+                "conv.output": random.normal(size=(30, 5, 4, 4)), "feature_importance/gain": np.array([1.0, n, 0.0]),
+            },
+        }
+        for n in range(4)
+    ]  # fmt: skip
+    modules = {"conv": ModuleKind.CONVOLUTION, "fc": ModuleKind.LINEAR}
+    return open_run(build_run(tmp_path_factory.mktemp("plots") / "run", steps, modules=modules))
+
+
+def test_losses_are_those_of_the_run(run: Run) -> None:
+    figure = run.plot.losses()
+    (line,) = figure.data
+    assert line.name == "training"
+    np.testing.assert_allclose(line.y, [1.0, 0.5, 1 / 3, 0.25], rtol=1e-6)
+    assert figure.layout.xaxis.title.text == "training step"
+
+
+def test_layers_have_a_row_for_each_tensor(run: Run) -> None:
+    (cells,) = run.plot.layers("gradient", "l2").data
+    assert list(cells.y) == ["fc.weight"]
+    norms = run.tensor("gradient/fc.weight").reductions("l2")[1]
+    np.testing.assert_allclose(cells.z[0], np.log10(norms), rtol=1e-5)
+    with pytest.raises(
+        InvalidValueError, match=r"layers has the fields .*'gradient', 'l2'.* but got \('gradient', 'x'\)"
+    ):
+        run.plot.layers("gradient", "x")
+
+
+def test_a_confusion_shows_counts(run: Run) -> None:
+    figure = run.plot.confusion()
+    counts = np.array(figure.data[0].text, int)
+    answers = np.argmax(run.tensor("prediction").value(3), axis=1)
+    assert counts.sum() == 30
+    assert counts.trace() == (answers == np.arange(30) % 3).sum()
+    assert "TRAIN step 3" in figure.layout.title.text
+
+
+def test_an_embedding_has_a_frame_for_each_step_and_a_colour_for_each_class(run: Run) -> None:
+    figure = run.plot.embedding("fc.output")
+    assert [frame.name for frame in figure.frames] == ["0", "1", "2", "3"]
+    assert [trace.name for trace in figure.data] == ["label 0", "label 1", "label 2"]
+    # The last step has four times the numbers of the first, on the same axes.
+    np.testing.assert_allclose(
+        np.std(np.concatenate([trace.x for trace in figure.frames[3].data])),
+        4 * np.std(np.concatenate([trace.x for trace in figure.frames[0].data])),
+        rtol=1e-5,
+    )
+
+
+def test_importance_of_features_over_rounds(run: Run) -> None:
+    figure = run.plot.feature_importance("gain")
+    assert [trace.name for trace in figure.data] == ["feature 1", "feature 0", "feature 2"]
+    assert list(figure.data[0].y) == [0, 1, 2, 3]
+    with pytest.raises(UnknownNameError, match="no feature importance 'cover'; it has feature_importance/gain"):
+        run.plot.feature_importance("cover")
+
+
+def test_images_of_a_layer_and_of_inputs(run: Run) -> None:
+    assert "5 of 5 channels" in run.plot.activations("conv.output").layout.title.text
+    assert "8 of 30 inputs" in run.plot.saliency().layout.title.text
+
+
+def test_two_runs_in_one_figure(run: Run) -> None:
+    names = [trace.name for trace in run.plot.compare(run).data]
+    assert names == [f"{run.location}: training"] * 2
+
+
+@pytest.mark.parametrize("name", ["losses", "accuracy", "learning_rates", "gradient_norms", "layers", "update_ratios"])
+def test_what_was_not_recorded_is_named(name: str, tmp_path: Path) -> None:
+    empty = open_run(build_run(tmp_path / "run", [{"scalars": {"mine": 1.0}}]))
+    with pytest.raises(UnknownNameError, match=rf"{empty.location} has no .*, which (is recorded|are recorded|needs) "):
+        getattr(empty.plot, name)()
+
+
+def test_whole_tensors_that_were_not_saved_are_named_with_the_setting(tmp_path: Path) -> None:
+    empty = open_run(build_run(tmp_path / "run", [{"scalars": {"loss": 1.0}}]))
+    with pytest.raises(UnknownNameError, match="record them with watchglass run --save-raw predictions,labels"):
+        empty.plot.confusion()
+    with pytest.raises(UnknownNameError, match="watchglass run --save-raw model_input,input_gradients"):
+        empty.plot.saliency()
+
+
+_X = np.arange(3.0)
+
+
+@pytest.mark.parametrize(
+    "picture",
+    [
+        Lines("<b>$x$", Axis("step"), Axis("loss", logarithmic=True),
+              (Line("a", _X, _X + 1, "#112233", dots=True, missing=np.array([1.0])),), (Mark(1, "rule", "error"),)),
+        Bands("<b>$x$", Axis("step"), Axis("ms"), _X, (Band("data", _X, "#112233"), Band("forward", _X, "#445566"))),
+        Bars("<b>$x$", Axis("ms", logarithmic=True), Axis("steps"), np.array([1.0, 10.0, 100.0]),
+             (Band("training", np.array([3.0, 4.0]), "#112233"),), (Mark(10.0, "median"),)),
+        Grid("<b>$x$", Axis("step"), ("a", "b"), _X, np.ones((2, 3), np.float32), 0, 1, "log10",
+             np.eye(2, 3, dtype=bool)),
+        Points("<b>$x$", Axis(), Axis(), (PointGroup("a", _X, _X, "#112233"),)),
+        Image("<b>$x$", np.zeros((4, 4, 3), np.uint8)),
+    ],
+    ids=lambda each: type(each).__name__,
+)  # fmt: skip
+def test_every_kind_of_picture_is_a_figure_whose_texts_are_plain(picture: Picture) -> None:
+    figure = figure_of(picture)
+    assert figure.layout.title.text == "&lt;b&gt;&#36;x&#36;"
+    document = json.loads(figure.to_json())
+    assert document["data"]
+
+
+def test_marks_stand_at_their_place_on_a_logarithmic_axis() -> None:
+    bars = Bars(
+        "t", Axis("ms", logarithmic=True), Axis("steps"), np.array([1.0, 10.0, 100.0]),
+        (Band("training", np.array([3.0, 4.0]), "#112233"),), (Mark(10.0, "median"),),
+    )  # fmt: skip
+    figure = figure_of(bars)
+    # A line is placed by its number, a text by its logarithm: see "shapes" and "annotations" in plotly's reference.
+    assert figure.layout.shapes[0].x0 == 10.0
+    assert figure.layout.annotations[0].x == 1.0
