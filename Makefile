@@ -20,6 +20,7 @@
 # make sampling  the cost of sampling system metrics (SAMPLING="--processes 32", or "--days 7" for a week's size)
 # make loading  what observing a data loader takes for each batch (LOADING="--workers 2")
 # make fleet   the cost of following many runs with one process (FLEET="--quick" for less)
+# make dashboard  what the dashboard takes for long runs and for many workers (DASHBOARD="--quick" for less)
 # make gpu     the tests that a GPU changes, and what statistics of its tensors take (on a machine with one)
 # make peers   the cost of watching with other tools (PEERS="--quick" for less)
 # make fuzz    hostile files for every reader and random orders of events for the writer (FUZZ="--seconds 600")
@@ -37,6 +38,7 @@ PROGRAMS ?=
 STORE ?=
 SCALE ?=
 FLEET ?=
+DASHBOARD ?=
 RULES ?=
 ZOO ?=
 SLOW_ZOO ?=
@@ -62,7 +64,7 @@ ALL_WORKERS := $(or $(WORKERS),$(shell echo $$(($(CORES) < 4 ? 2 * $(CORES) : 8)
 # the tests: where another one takes its place, pytest-xdist 3.8 can wait for ever for files that it had finished.
 RUN_TESTS = $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
-.PHONY: demo test test-all bare programs lint format check bench loading launch growth gpu peers scale fuzz store rules zoo slow-zoo fleet rule-pages clean help setup-example setup-dev
+.PHONY: demo test test-all bare programs lint format check bench loading launch growth gpu peers scale fuzz store rules zoo slow-zoo fleet dashboard rule-pages clean help setup-example setup-dev
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -121,6 +123,9 @@ fuzz: setup-dev
 
 fleet: setup-dev
 	$(BIN)/python benchmarks/fleet.py $(FLEET)
+
+dashboard: setup-dev
+	$(BIN)/python benchmarks/dashboard.py $(DASHBOARD)
 
 store: setup-dev
 	$(BIN)/python benchmarks/store.py $(STORE)

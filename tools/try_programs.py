@@ -36,6 +36,7 @@ PROGRAMS = (
     "benchmarks/scale.py --quick",
     "benchmarks/rules.py --quick",
     "benchmarks/fleet.py --quick",
+    "benchmarks/dashboard.py --quick",
     "benchmarks/slow_zoo/slow_zoo.py --folder FOLDER/slow_zoo",
     "tools/rule_pages.py --help",
     "examples/digits/train.py --epochs 1",

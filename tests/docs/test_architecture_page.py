@@ -324,7 +324,7 @@ from watchglass.dashboard.application import application
 from watchglass.dashboard.listing import Listing
 
 build_run("run", [Step({"loss": 1.0})])
-served = application(Listing("run"), threading.Event(), token="t", cookie="c")
+served = application(Listing("run"), token="t", cookie="c")
 client = TestClient(served, base_url="http://127.0.0.1", cookies={"c": "t"})
 page = client.get("/latest")
 assert ">Toy</a>" in page.text

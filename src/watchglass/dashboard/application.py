@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import threading
 from collections.abc import Callable, Collection
 from typing import Any
 from urllib.parse import parse_qsl
@@ -19,14 +18,16 @@ from watchglass.dashboard.access import LOOPBACK, Access
 from watchglass.dashboard.events import Source, events
 from watchglass.dashboard.listing import Listing, RunRow
 from watchglass.dashboard.run_pages import RUN_PAGES, Shown
-from watchglass.dashboard.runs_page import is_column, runs_page
+from watchglass.dashboard.runs_page import is_column, opening_html, runs_page
 from watchglass.dashboard.shell import Links, Tab, asset, shell
-from watchglass.dashboard.watched_run import WatchedRun, WatchedRuns
+from watchglass.dashboard.watched_run import Published, WatchedRun
 from watchglass.errors import CompactedError, WatchglassError, in_a_line
 from watchglass.records import Mode
 from watchglass.run import open_run
 from watchglass.view import blocks_html, render_report
 
+#: Seconds after which a page says that its run is still being opened.
+_PATIENCE_S = 0.4
 #: Most digits of a number in an address, and most bytes of what a form sends.
 _DIGITS, _LONGEST_BODY = 9, 1024
 
@@ -36,15 +37,14 @@ class Dashboard:
 
     Args:
         listing: The runs.
-        stopping: Set when the server stops.
         root: Path of the server behind a proxy.
         read_only: Whether nothing may be asked of jobs.
     """
 
-    def __init__(self, listing: Listing, stopping: threading.Event, root: str = "", *, read_only: bool = False) -> None:
+    def __init__(self, listing: Listing, root: str = "", *, read_only: bool = False) -> None:
         self._acts = not read_only
-        self._listing, self._stopping, self._links = listing, stopping, Links(root)
-        self._watched = WatchedRuns(stopping)
+        self._listing, self._links = listing, Links(root)
+        self._watched = listing.runs
         self._epoch = secrets.token_hex(4)
 
     def routes(self) -> list[Route]:
@@ -86,9 +86,11 @@ class Dashboard:
         query = {each: request.query_params[each] for each in page.choices if each in request.query_params}
 
         def draw(watched: WatchedRun) -> Response:
-            published = watched.newest
-            shown = Shown(published, self._links, row.identifier, query, watched.goes_on, self._acts)
-            main = published.made(f"{name}?{sorted(query.items())}", lambda: blocks_html(page.draw(shown)))
+            def main_of(published: Published) -> str:
+                shown = Shown(published, self._links, row.identifier, query, watched.goes_on, self._acts)
+                return blocks_html(page.draw(shown))
+
+            published, main = watched.drawn(f"{name}?{sorted(query.items())}", main_of)
             tabs = [
                 Tab(other.title, self._links.run(row.identifier, path), path == name)
                 for path, other in RUN_PAGES.items()
@@ -103,7 +105,14 @@ class Dashboard:
                 )
             )  # fmt: skip
 
-        return self._of_run(row, draw)
+        return self._of_run(row, draw, lambda: self._opening(row))
+
+    def _opening(self, row: RunRow) -> Response:
+        """What the table says of a run, until it is read."""
+        address = self._links.events(run=row.identifier)
+        main = opening_html(row)
+        title = f"{row.listed.name}: opening"
+        return HTMLResponse(shell(self._links, title, main, name=row.listed.name, pulse="opening", events=address))
 
     def report(self, request: Request) -> Response:
         """The report of a run, as a file."""
@@ -163,10 +172,24 @@ class Dashboard:
         except KeyError:
             return None
 
-    def _of_run(self, row: RunRow, answer: Callable[[WatchedRun], Response]) -> Response:
-        """The answer from a run, or why it cannot be read."""
+    def _of_run(
+        self, row: RunRow, answer: Callable[[WatchedRun], Response], opening: Callable[[], Response] | None = None
+    ) -> Response:
+        """The answer from a run, or why it cannot be read.
+
+        Args:
+            row: The run.
+            answer: Answers.
+            opening: Answers while a run is opened that takes long; without it the answer waits.
+        """
         try:
-            watched = self._watched.watch(row.listed.location)
+            location = row.listed.location
+            if opening is not None:
+                if (found := self._watched.watch_within(location, _PATIENCE_S)) is None:
+                    return opening()
+                watched = found
+            else:
+                watched = self._watched.watch(location)
             try:
                 return answer(watched)
             except CompactedError:  # since the last look
@@ -186,7 +209,7 @@ class Dashboard:
 
     def _stream(self, source: Source, after: str, limit: int | None) -> Response:
         return StreamingResponse(
-            events(source, self._epoch, after, self._stopping, limit),
+            events(source, self._epoch, after, self._listing.stopping, limit),
             media_type="text/event-stream",
             headers={"X-Accel-Buffering": "no"},
         )
@@ -194,7 +217,6 @@ class Dashboard:
 
 def application(
     listing: Listing,
-    stopping: threading.Event,
     *,
     token: str,
     cookie: str,
@@ -206,7 +228,6 @@ def application(
 
     Args:
         listing: The runs.
-        stopping: Set when the server stops, which ends all events.
         token: See :class:`~watchglass.dashboard.access.Access`, as for the others.
         cookie: Name of the cookie.
         hosts: Names of the server, in addition to those of this machine for itself.
@@ -217,9 +238,7 @@ def application(
         404: lambda request, error: _missing("there is no such page"),
         500: lambda request, error: PlainTextResponse(f"watchglass: {in_a_line(error)}\n", 500),
     }
-    routed = Starlette(
-        routes=Dashboard(listing, stopping, root, read_only=read_only).routes(), exception_handlers=handlers
-    )
+    routed = Starlette(routes=Dashboard(listing, root, read_only=read_only).routes(), exception_handlers=handlers)
     routed.router.redirect_slashes = False  # to addresses that a proxy may not know
     return Access(routed, token, cookie, (*LOOPBACK, *hosts), root)
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from watchglass import diagnose
 from watchglass.config import Clock
+from watchglass.dashboard.watched_run import Published, WatchedRun, WatchedRuns
 from watchglass.errors import MissingFileError, in_a_line
 from watchglass.records import Severity
-from watchglass.run import ListedRun, Run, RunSearch, open_run, runs_of, state_of
+from watchglass.run import ListedRun, Run, RunSearch, runs_of
 from watchglass.store import open_store
 from watchglass.view import headline, live_tone, tone
 
@@ -90,6 +90,8 @@ class Listing:
         clock: The time.
 
     Attributes:
+        stopping: To be set when the server stops.
+        runs: Those that are open.
         number: Grows with each change.
 
     Raises:
@@ -98,10 +100,12 @@ class Listing:
 
     def __init__(self, location: str, clock: Clock = time) -> None:
         self.location, self._clock = location, clock
+        self.stopping = threading.Event()
+        self.runs = WatchedRuns(self.stopping, clock)
         self.number = 0
         self._asked_s = clock.monotonic()
         self._rows: dict[str, RunRow] = {}
-        self._open: dict[str, Run] = {}
+        self._open: dict[str, WatchedRun] = {}
         self._looked_s: dict[str, float] = {}
         self._again()
 
@@ -123,14 +127,14 @@ class Listing:
         """
         return self._rows[identifier]
 
-    def follow(self, stopping: threading.Event) -> None:
+    def follow(self) -> None:
         """Search and read runs until the server stops. Runs in its own thread."""
-        while not stopping.is_set():
+        while not self.stopping.is_set():
             if self._clock.monotonic() - self._asked_s < _UNWATCHED_S:
-                self.look(stopping)
-            stopping.wait(_PERIOD_S)
+                self.look()
+            self.stopping.wait(_PERIOD_S)
 
-    def look(self, stopping: threading.Event) -> None:
+    def look(self) -> None:
         """Search for runs, and read those that are new or may have gone on. For one thread."""
         now_s = self._clock.monotonic()
         try:
@@ -141,7 +145,7 @@ class Listing:
         except Exception:  # the store does not answer; the next round asks again
             return
         for row in self.rows:
-            if stopping.is_set():
+            if self.stopping.is_set():
                 return
             since_s = now_s - self._looked_s.get(row.identifier, float("-inf"))
             if not row.read or (row.live and (row.identifier in self._open or since_s > _LAP_S)):
@@ -181,17 +185,17 @@ class Listing:
             self.number += 1
 
     def _read(self, row: RunRow) -> RunRow:
+        location = row.listed.location
         try:
-            run = self._open.get(row.identifier)
-            if run is None:
-                run = open_run(row.listed.location)
-            elif not run.refresh() and row.state == state_of(run):
-                return row
-            found = summed_up(row, run)
+            known = row.identifier in self._open
+            watched = self.runs.opened(location)
+            if known and not self.runs.is_watched(location):
+                watched.look()
+            found = summed_up(row, watched.newest_unasked, watched.state)
         except Exception as error:  # of one run among many
             return replace(row, read=True, problem=in_a_line(error))
         if found.live:
-            self._open[row.identifier] = run
+            self._open[row.identifier] = watched
             for oldest in sorted(self._open, key=lambda each: self._rows[each].listed.created_ns)[:-_KEPT]:
                 del self._open[oldest]
         else:
@@ -199,11 +203,10 @@ class Listing:
         return found
 
 
-def summed_up(row: RunRow, run: Run) -> RunRow:
-    """The row of a run by what was read of it."""
-    verdict = diagnose.verdict(run)
+def summed_up(row: RunRow, published: Published, state: str) -> RunRow:
+    """The row of a run by what was read of it, and by how its processes are."""
+    run, verdict = published.run, published.verdict
     worst = max(verdict.diagnoses, key=lambda each: each.severity.rank, default=None)
-    state = state_of(run)
     return replace(
         row, read=True, problem="", state=state, sentence=headline(verdict),
         tone=live_tone(verdict) if state in _LIVE else tone(verdict),

@@ -126,7 +126,7 @@ def _layers(shown: Shown) -> Sequence[Block]:
         (shown.links.run(shown.identifier, "layers", field=each), field.name, each == name)
         for each, field in LAYER_FIELDS.items()
     ]
-    field, grid = LAYER_FIELDS[name], layer_grid(shown.published.run, name)
+    field, grid = LAYER_FIELDS[name], layer_grid(shown.published.run, name, shown.published.courses)
     what = f"{field.role.value}s"
     empty = _empty(f"{what.capitalize()} were not recorded.", f"watchglass run --collection {what} SCRIPT")
     return [Section("Layers", [Choices(links), Figure(grid, field.caption) if grid is not None else empty])]

@@ -93,6 +93,12 @@ def _verdict(row: RunRow) -> str:
     return f"{sign} {escaped(row.sentence)}{worst}"
 
 
+def opening_html(row: RunRow) -> str:
+    """What the table knows of a run, for its page while the run is opened."""
+    known = f"<p>{_verdict(row)}</p><p>{sparkline(row.loss, 'course of the loss')}</p>" if row.read else ""
+    return f'<p class="empty">The run is being opened. This page appears as soon as it is read.</p>{known}'
+
+
 def _steps(row: RunRow) -> str:
     if not row.read or row.problem:
         return ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import socket
+import sys
 import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -14,6 +15,10 @@ import uvicorn
 from watchglass.dashboard.application import application
 from watchglass.dashboard.listing import Listing
 from watchglass.errors import InvalidValueError
+from watchglass.tables import limit_decoded
+
+#: Most bytes of decoded statistics that are kept: pages keep what they show themselves.
+_DECODED_BYTES = 32_000_000
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,9 @@ def serve(location: str, address: Address, ready: Callable[[str], None], *, read
         InvalidValueError: The port is in use, or the host is none of this machine.
     """
     listing = Listing(location)
-    stopping = threading.Event()
+    # A thread that draws would keep the others, which answer, waiting ten times as long.
+    sys.setswitchinterval(0.0005)
+    limit_decoded(_DECODED_BYTES)
     with _listening(address) as listener:
         port = listener.getsockname()[1]
         token = secrets.token_urlsafe(24)
@@ -67,14 +74,13 @@ def serve(location: str, address: Address, ready: Callable[[str], None], *, read
         hosts = (*address.hosts, named.lower())
         served = application(
             listing,
-            stopping,
             token=token,
             cookie=f"watchglass-{port}",
             hosts=hosts,
             root=address.root,
             read_only=read_only,
         )
-        threading.Thread(target=listing.follow, args=(stopping,), daemon=True).start()
+        threading.Thread(target=listing.follow, daemon=True).start()
         shown = next(iter(address.hosts), named)
         page = "latest" if len(listing.rows) == 1 else ""
         ready(f"http://{shown}:{port}{address.root}/{page}?token={token}")
@@ -82,7 +88,7 @@ def serve(location: str, address: Address, ready: Callable[[str], None], *, read
             served, access_log=False, log_level="warning", lifespan="off", server_header=False,
             timeout_graceful_shutdown=1, h11_max_incomplete_event_size=1 << 16,
         )  # fmt: skip
-        _Server(config, stopping).run(sockets=[listener])
+        _Server(config, listing.stopping).run(sockets=[listener])
 
 
 def _listening(address: Address) -> socket.socket:

@@ -7,7 +7,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future, TimeoutError as NotYet
 from functools import cached_property
+from weakref import WeakValueDictionary
 
 from watchglass import diagnose
 from watchglass.config import Clock
@@ -15,12 +17,14 @@ from watchglass.errors import MissingFileError, in_a_line
 from watchglass.records import Status, Verdict
 from watchglass.run import News, Run, last_step_ns, open_run, state_of
 from watchglass.store import Store, layout, lease_holder, read_small
-from watchglass.view import duration
+from watchglass.view import Courses, duration
 
 #: A run is closed after so long without a request.
 UNWATCHED_S = 60.0
 #: Seconds between two looks at a run in a folder; in an object store its policy says.
 _PERIOD_S = 0.5
+#: Seconds between two looks at a run that is over, but may be resumed.
+_OVER_S = 10.0
 #: Looks whose changes are kept, for pages that come back.
 _KEPT = 256
 #: What may change in a run.
@@ -33,24 +37,18 @@ class Published:
     Attributes:
         run: A snapshot.
         number: Number of the look.
+        courses: Statistics that were read, which later looks continue.
+        made: What was drawn, by view.
     """
 
-    def __init__(self, run: Run, number: int) -> None:
-        self.run, self.number = run, number
-        self._lock = threading.Lock()
-        self._made: dict[str, str] = {}
+    def __init__(self, run: Run, number: int, courses: Courses) -> None:
+        self.run, self.number, self.courses = run, number, courses
+        self.made: dict[str, str] = {}
 
     @cached_property
     def verdict(self) -> Verdict:
         """The verdict by the findings in the journal of the run. No rule is evaluated."""
         return diagnose.verdict(self.run)
-
-    def made(self, key: str, make: Callable[[], str]) -> str:
-        """The result of ``make``, made once for a key however many ask for it."""
-        with self._lock:
-            if key not in self._made:
-                self._made[key] = make()
-            return self._made[key]
 
 
 class WatchedRun:
@@ -65,7 +63,8 @@ class WatchedRun:
         self._run, self._clock = open_run(location), clock
         self._number, self._asked_s = 0, clock.monotonic()
         self._changes: deque[tuple[int, frozenset[str]]] = deque(maxlen=_KEPT)
-        self._newest = Published(self._run.snapshot(), 0)
+        self._courses, self._drawing, self._looking = Courses(), threading.Lock(), threading.Lock()
+        self._newest = self._published()
         intervals = self._run.store.policy.intervals(len(self._run.workers))
         #: Seconds between two looks.
         self.period_s = max(_PERIOD_S, intervals.poll_s)
@@ -82,9 +81,32 @@ class WatchedRun:
         self.asked()
         return self._newest
 
+    @property
+    def newest_unasked(self) -> Published:
+        """The same for who does not look at it."""
+        return self._newest
+
+    @property
+    def state(self) -> str:
+        """How its processes are, see :func:`~watchglass.run.state_of`."""
+        return self._state
+
     def asked(self) -> None:
         """Someone looks at it."""
         self._asked_s = self._clock.monotonic()
+
+    def drawn(self, view: str, draw: Callable[[Published], str]) -> tuple[Published, str]:
+        """A view of the newest look, drawn once for each look however many ask for it.
+
+        Views are drawn one after the other: at once, each would take as long as all.
+        """
+        published = self.newest
+        if view not in published.made:
+            with self._drawing:
+                published = self._newest
+                if view not in published.made:
+                    published.made[view] = draw(published)
+        return published, published.made[view]
 
     @property
     def goes_on(self) -> bool:
@@ -105,9 +127,15 @@ class WatchedRun:
         return [part for part in PARTS if part in changed]
 
     def look(self) -> bool:
-        """Read what is new, and publish it; returns whether something was. For one thread."""
+        """Read what is new, and publish it; returns whether something was."""
+        with self._looking:
+            return self._look()
+
+    def _look(self) -> bool:
         try:
             news = self._run.refresh()
+            if news.rebuilt:
+                self._courses = Courses()
             parts = _changed(news) if news else frozenset[str]()
             parts |= {"findings"} if self._look_around() else set()
         except Exception as error:  # pages go on with what was read, and say so
@@ -118,8 +146,14 @@ class WatchedRun:
             return False
         self._number += 1
         self._changes.append((self._number, parts))
-        self._newest = Published(self._run.snapshot(), self._number)
+        self._newest = self._published()
         return True
+
+    def _published(self) -> Published:
+        """A snapshot, for which the run has worked out what is continued from look to look."""
+        run = self._run
+        run.problems, run.models, run.stretches()
+        return Published(run.snapshot(), self._number, self._courses)
 
     def pulse(self) -> str:
         """How new the numbers and the verdict are, in one line."""
@@ -156,7 +190,7 @@ class WatchedRun:
 
 
 class WatchedRuns:
-    """The runs that someone looks at, each with a thread. For any number of threads.
+    """The runs that are open, and of those that someone looks at each a thread. For any number of threads.
 
     Args:
         stopping: Set when the threads shall end.
@@ -167,27 +201,73 @@ class WatchedRuns:
         self._stopping, self._clock = stopping, clock
         self._lock = threading.Lock()
         self._watched: dict[str, WatchedRun] = {}
+        self._open: WeakValueDictionary[str, WatchedRun] = WeakValueDictionary()
+        self._opening: dict[str, threading.Lock] = {}
 
-    def watch(self, location: str) -> WatchedRun:
-        """The run of a location; opened if no page has it open.
+    def opened(self, location: str) -> WatchedRun:
+        """The run of a location, which is opened once however many ask for it at the same time.
 
         Raises:
             WatchglassError: It cannot be read.
         """
         with self._lock:
-            found = self._watched.get(location)
-            if found is not None:
-                found.asked()
+            if (found := self._open.get(location)) is not None:
                 return found
-        opened = WatchedRun(location, self._clock)  # takes a while, in which other runs are watched
+            opening = self._opening.setdefault(location, threading.Lock())
+        with opening:  # takes a while, in which other runs are opened
+            with self._lock:
+                found = self._open.get(location)
+            if found is None:
+                try:
+                    found = WatchedRun(location, self._clock)
+                finally:
+                    with self._lock:
+                        self._opening.pop(location, None)
+                        if found is not None:
+                            self._open[location] = found
+            return found
+
+    def watch(self, location: str) -> WatchedRun:
+        """The run of a location for a page: it is read again and again from now on.
+
+        Raises:
+            WatchglassError: It cannot be read.
+        """
+        found = self.opened(location)
+        found.asked()
         with self._lock:
-            found = self._watched.setdefault(location, opened)
-        if found is opened:
-            threading.Thread(target=self._follow, args=(location, opened), daemon=True).start()
+            if location not in self._watched:
+                self._watched[location] = found
+                threading.Thread(target=self._follow, args=(location, found), daemon=True).start()
         return found
 
+    def watch_within(self, location: str, seconds: float) -> WatchedRun | None:
+        """The same; None where it takes longer to open the run, which goes on in the background.
+
+        Raises:
+            WatchglassError: It cannot be read.
+        """
+        opening: Future[WatchedRun] = Future()
+
+        def watch() -> None:
+            try:
+                opening.set_result(self.watch(location))
+            except Exception as error:
+                opening.set_exception(error)
+
+        threading.Thread(target=watch, daemon=True).start()
+        try:
+            return opening.result(seconds)
+        except NotYet:
+            return None
+
+    def is_watched(self, location: str) -> bool:
+        """Whether a thread reads it again and again."""
+        with self._lock:
+            return location in self._watched
+
     def _follow(self, location: str, watched: WatchedRun) -> None:
-        while not self._stopping.wait(watched.period_s):
+        while not self._stopping.wait(watched.period_s if watched.goes_on else max(_OVER_S, watched.period_s)):
             with self._lock:
                 if watched.unwatched:
                     del self._watched[location]

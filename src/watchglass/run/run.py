@@ -77,6 +77,9 @@ class Run(RunRecords):
     :class:`UnknownNameError`. Its attributes are those of :class:`~watchglass.run.run_records.RunRecords`.
     """  # noqa: D205
 
+    #: Of a snapshot, whose records never change.
+    _models: tuple[ModelSummary, ...] | None = None
+
     def wait_for_steps(
         self,
         steps: int | Iterable[int],
@@ -466,8 +469,9 @@ class Run(RunRecords):
         were first trained or evaluated. Series of the first are called ``loss``, ``accuracy``; those of the second
         ``model_2/loss``, ``model_2/accuracy``.
         """
-        found = reading_again(self, lambda: models_of(self))
-        return judged(found, self.journal.findings)
+        if self._models is None or not self.is_snapshot:
+            self._models = judged(reading_again(self, lambda: models_of(self)), self.journal.findings)
+        return self._models
 
     @overload
     def facts(self, kind: type[Kind], worker: str | None = None) -> list[Kind]: ...

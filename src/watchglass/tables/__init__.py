@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         Window as Window,
         Written as Written,
     )
+    from watchglass.tables.payloads import limit_decoded as limit_decoded
     from watchglass.tables.raw_tensors import (
         MOST_RAW_BYTES as MOST_RAW_BYTES,
         RawTensors as RawTensors,

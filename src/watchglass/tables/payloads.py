@@ -29,7 +29,7 @@ class Decoded:
     """
 
     def __init__(self, limit: int = KEPT_BYTES) -> None:
-        self._limit = limit
+        self.limit = limit
         self._lock = Lock()
         self._entries: OrderedDict[tuple[int, str], tuple[Any, int]] = OrderedDict()
         self._dropped: deque[tuple[int, str]] = deque()
@@ -40,7 +40,7 @@ class Decoded:
     @property
     def share(self) -> int:
         """The bytes that one reader may expect to be kept."""
-        return self._limit // max(4, self.members)
+        return self.limit // max(4, self.members)
 
     def get(self, owner: int, name: str) -> Any:
         """The kept value, or None."""
@@ -57,7 +57,7 @@ class Decoded:
             self._sweep()
             self._bytes += size - self._entries.pop((owner, name), (None, 0))[1]
             self._entries[owner, name] = (value, size)
-            while self._bytes > self._limit and len(self._entries) > 1:
+            while self._bytes > self.limit and len(self._entries) > 1:
                 self._bytes -= self._entries.popitem(last=False)[1][1]
 
     def drop(self, owner: int, names: Iterable[str]) -> None:
@@ -76,6 +76,11 @@ class Decoded:
 
 #: For all stores together: a process that follows many runs has one bound.
 _decoded = Decoded()
+
+
+def limit_decoded(limit: int) -> None:
+    """Let all stores of this process keep at most so many bytes of decoded data."""
+    _decoded.limit = limit
 
 
 class _Kept:

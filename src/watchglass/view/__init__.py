@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         not_answered as not_answered,
         outcome as outcome,
     )
+    from watchglass.view.courses import Courses as Courses
     from watchglass.view.explanation import (
         explain_findings as explain_findings,
         explain_verdict as explain_verdict,

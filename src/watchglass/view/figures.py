@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from watchglass.errors import UnknownNameError
 from watchglass.records import Finding, Mode, Role, series_name
 from watchglass.run import leaders_of
 from watchglass.view.layer_grids import GRADIENT_NORM, LAYER_FIELDS, layer_grid, layer_names, update_ratio
@@ -194,10 +193,9 @@ def _lines(run: Run, name: str) -> tuple[Line, ...]:
 
 
 def _scalar(run: Run, name: str, worker: str | None = None) -> Series:
-    try:
+    if run.worker(worker).has(name):  # not every run has an accuracy
         return run.scalars(name, Mode.TRAIN, worker)
-    except UnknownNameError:  # not every run has an accuracy
-        return np.empty(0, dtype=np.int64), np.empty(0)
+    return np.empty(0, dtype=np.int64), np.empty(0)
 
 
 def _stretch_means(run: Run, name: str, worker: str | None = None) -> Series:

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from watchglass.errors import UnknownNameError
 from watchglass.records import Mode, Role
+from watchglass.view.courses import Courses, TensorCourse
 from watchglass.view.pictures.records import Axis, Grid
 from watchglass.view.series import Series
 
 if TYPE_CHECKING:
     from watchglass.run import Run
 
-_MAX_COLUMNS, _MAX_ROWS = 400, 150
+_MAX_COLUMNS, _MAX_ROWS = 640, 150
 #: The colours of logarithms span at least this many powers of ten.
 _DECADES = 4.0
-_EMPTY: Series = (np.empty(0, np.int64), np.empty(0))
 
 
 @dataclass(frozen=True)
@@ -83,43 +83,49 @@ LAYER_FIELDS = {
 }  # fmt: skip
 
 
-def layer_grid(run: Run, field: str = GRADIENT_NORM) -> Grid | None:
+def layer_grid(run: Run, field: str = GRADIENT_NORM, courses: Courses | None = None) -> Grid | None:
     """A field of :data:`LAYER_FIELDS` over layers and steps; None when none was captured.
 
     The first layer is at the top. A cell with a value that is not finite has a separate colour. Gradients of vectors,
     such as those of normalisation layers, are omitted while they are finite: they have few elements, so their norms are
-    small compared with those of matrices even in a healthy model.
+    small compared with those of matrices even in a healthy model. A column of a long run stands for 2^k steps: its
+    cells have the number that is farthest from what is usual for their row.
+
+    Args:
+        run: The run.
+        field: The field.
+        courses: What is known of the run already; it is continued.
 
     Raises:
         KeyError: There is no such field.
     """
     shown = LAYER_FIELDS[field]
-    rows = [row for row in _rows(run, shown) if len(row.values[0])]
-    rows = [row for row in rows if shown.vectors or not row.vector or row.broken] or rows
-    if not rows:
+    names = layer_names(run, shown.role)
+    steps, values = _course(run, names, shown, courses or Courses())
+    rows = np.flatnonzero(~np.isnan(values).all(axis=0))
+    matrices = [row for row in rows if shown.vectors or len(run.tensor(names[row]).info.shape) != 1]
+    rows = np.array(sorted({*matrices, *rows[np.isinf(values[:, rows]).any(axis=0)]}) or rows, np.int64)
+    if not len(rows):
         return None
-    steps = _thin_columns(
-        # A ratio has no value where one of its two tensors is not finite.
-        np.unique(np.concatenate([each[0] for row in rows for each in (row.values, row.nonfinite)])),
-        np.unique(np.concatenate([row.nonfinite[0][row.nonfinite[1] > 0] for row in rows])),
-    )
-    values = np.stack([_held(row.values, steps) for row in rows])
-    broken = (np.stack([_held(row.nonfinite, steps) for row in rows]) > 0) | np.isinf(values)
-    values[broken] = np.nan
+    values = values[:, rows]
+    if len(rows) < len(names):
+        shows = ~np.isnan(values).all(axis=1)
+        steps, values = steps[shows], values[shows]
+    steps, cells = _columns(steps, values, logarithmic=shown.logarithmic)
+    cells = _held(cells)
+    broken = np.isinf(cells) & (cells > 0)
+    cells[broken] = np.nan
     low, high = 0.0, 1.0
     if shown.logarithmic:
-        zero = values == 0
-        with np.errstate(divide="ignore", invalid="ignore"):
-            values = np.where(zero, np.nan, np.log10(values))
-        known = values[np.isfinite(values)]
+        known = cells[np.isfinite(cells)]
         high = float(known.max()) if len(known) else 0.0
         # Only far smaller numbers are dark, because layers of a healthy model differ too.
         low = min(float(known.min()) if len(known) else high, high - _DECADES)
-        values[zero] = low
-    names = tuple(row.name.removeprefix(f"{shown.role.value}/") for row in rows)
+        cells[np.isneginf(cells)] = low
     return Grid(
-        shown.title, Axis("training step", whole=True), names, steps.astype(np.float64), values.astype(np.float32), low,
-        high, shown.scale, broken,
+        shown.title, Axis("training step", whole=True),
+        tuple(names[row].removeprefix(f"{shown.role.value}/") for row in rows), steps.astype(np.float64),
+        np.ascontiguousarray(cells.T, np.float32), low, high, shown.scale, np.ascontiguousarray(broken.T),
     )  # fmt: skip
 
 
@@ -141,10 +147,7 @@ def reduction(run: Run, name: str, which: str) -> Series:
 
 def update_ratio(run: Run, weight: str) -> Series:
     """Size of each update relative to its weight, rms over rms, at the steps that have both, where it is positive."""
-    return _ratio(reduction(run, f"update/{weight}", "rms"), reduction(run, weight, "rms"))
-
-
-def _ratio(above: Series, below: Series) -> Series:
+    above, below = reduction(run, f"update/{weight}", "rms"), reduction(run, weight, "rms")
     steps, first, second = np.intersect1d(above[0], below[0], return_indices=True)
     with np.errstate(divide="ignore", invalid="ignore"):
         values = above[1][first] / below[1][second]
@@ -152,66 +155,61 @@ def _ratio(above: Series, below: Series) -> Series:
     return steps[good], values[good]
 
 
-class _LayerRow(NamedTuple):
-    """A field of one tensor over the steps at which it was captured."""
-
-    name: str
-    vector: bool
-    values: Series
-    nonfinite: Series
-
-    @property
-    def broken(self) -> bool:
-        return bool((self.nonfinite[1] > 0).any() or np.isinf(self.values[1]).any())
-
-
-def _rows(run: Run, field: LayerField) -> list[_LayerRow]:
-    names = layer_names(run, field.role)
-    found = _courses(run, names, (field.reduction, "nonfinite"))
-    weights = {name: name.removeprefix("update/") for name in names} if field.relative else {}
-    below = _courses(run, list(weights.values()), (field.reduction,))
-    rows = []
-    for name in names:
-        values, nonfinite = found.get(name, (_EMPTY, _EMPTY))
-        if field.relative:
-            values = _ratio(values, *below.get(weights[name], (_EMPTY,)))
-        rows.append(_LayerRow(name, len(run.tensor(name).info.shape) == 1, values, nonfinite))
-    return rows
+def _course(run: Run, names: Sequence[str], field: LayerField, courses: Courses) -> TensorCourse:
+    """The numbers of a field: infinite where they are not finite, NaN where there are none."""
+    found = courses.of(run, names, field.reduction)
+    if not field.relative or not len(found.steps):
+        return found
+    below = courses.of(run, [name.removeprefix(f"{field.role.value}/") for name in names], field.reduction)
+    steps, first, second = np.intersect1d(found.steps, below.steps, return_indices=True)
+    above = found.values[first]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = above / below.values[second]
+    # A ratio has no value where the weight is not finite; what is not finite of the update is shown at any step.
+    ratios[~(np.isfinite(ratios) & (ratios > 0))] = np.nan
+    ratios[np.isinf(above)] = np.inf
+    return TensorCourse(steps, ratios)
 
 
-def _courses(run: Run, names: Sequence[str], reductions: Sequence[str]) -> dict[str, tuple[Series, ...]]:
-    """The courses of reductions of several tensors by name, read at once."""
-    if not names:
-        return {}
-    table = run.statistics(names=names, fields=reductions).to_arrow()
-    tensors = table["tensor"].unify_dictionaries().combine_chunks()
-    which, steps = tensors.indices.to_numpy(), table["step"].to_numpy()
-    order = np.lexsort((steps, which))
-    known = tensors.dictionary.to_numpy(zero_copy_only=False).tolist()
-    edges = np.searchsorted(which[order], np.arange(len(known) + 1))
-    columns = [table[each].to_numpy().astype(np.float64) for each in reductions]
-    places = [order[begin:end] for begin, end in pairwise(edges.tolist())]
-    return {
-        name: tuple((steps[own], column[own]) for column in columns) for name, own in zip(known, places, strict=True)
-    }
+def _columns(
+    steps: npt.NDArray[np.int64], values: npt.NDArray[np.float64], *, logarithmic: bool
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    """Columns of the steps that agree without their last bits, and of each the number farthest from the usual."""
+    level = 0
+    while (
+        len(steps)
+        and (int(steps[-1]) >> level) - (int(steps[0]) >> level) >= _MAX_COLUMNS
+        and (len(np.unique(steps >> level)) > _MAX_COLUMNS)
+    ):
+        level += 1
+    places = steps >> level
+    begins = np.flatnonzero(np.diff(places, prepend=places[0] - 1))
+    low, high = np.fmin.reduceat(values, begins), np.fmax.reduceat(values, begins)
+    if logarithmic:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            low, high = np.log10(low), np.log10(high)
+    ends = np.append(begins[1:], len(steps)) - 1
+    if level == 0:
+        return steps, high
+    known = np.where(np.isfinite(low) & np.isfinite(high), low + high, np.nan) / 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of rows without any number
+        usual = np.nanmedian(known, axis=0)
+    far = np.isinf(high) | ~(usual - low > high - usual)
+    return steps[ends], np.where(far, high, low)
 
 
-def _held(series: Series, steps: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """The values of a series at ``steps``. NaN before its first step and after its last.
-
-    Between two of its own steps it has the value of the earlier one: models that take turns have different steps.
-    """
-    if not len(series[0]):
-        return np.full(len(steps), np.nan)
-    place = np.searchsorted(series[0], steps, side="right") - 1
-    return np.where((place < 0) | (steps > series[0][-1]), np.nan, series[1][np.maximum(place, 0)])
-
-
-def _thin_columns(steps: npt.NDArray[Any], broken: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Evenly spread columns of a heatmap, and enough broken ones to keep every broken range."""
-    if len(steps) <= _MAX_COLUMNS:
-        return steps
-    return np.union1d(_spread(steps, _MAX_COLUMNS), _spread(broken, _MAX_COLUMNS // 4))
+def _held(cells: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Cells without a number between two that have one get the earlier one: models that take turns have different
+    steps.
+    """  # noqa: D205
+    known = ~np.isnan(cells)
+    if known.all():
+        return cells
+    number = np.arange(len(cells))[:, None]
+    last = np.maximum.accumulate(np.where(known, number, -1))
+    inside = (last >= 0) & (number <= last[-1])
+    return np.where(inside, np.take_along_axis(cells, np.maximum(last, 0), axis=0), np.nan)
 
 
 def _spread(values: npt.NDArray[Any], limit: int) -> npt.NDArray[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -32,26 +31,19 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def listing(folder: Path) -> Listing:
+def listing(folder: Path) -> Iterator[Listing]:
     found = Listing(str(folder))
-    found.look(threading.Event())
-    return found
+    found.look()
+    yield found
+    found.stopping.set()
 
 
 @pytest.fixture
-def stopping() -> Iterator[threading.Event]:
-    """Set when the test is over, which ends the threads of servers."""
-    event = threading.Event()
-    yield event
-    event.set()
-
-
-@pytest.fixture
-def browser(listing: Listing, stopping: threading.Event) -> Callable[..., TestClient]:
+def browser(listing: Listing) -> Callable[..., TestClient]:
     """A browser that has opened the printed link, unless it has ``opened=False``."""
 
     def make(*, opened: bool = True, root: str = "", **more: object) -> TestClient:
-        served = application(listing, stopping, token=TOKEN, cookie=COOKIE, root=root)
+        served = application(listing, token=TOKEN, cookie=COOKIE, root=root)
         client = TestClient(served, base_url="http://127.0.0.1:8420", follow_redirects=False, **more)  # type: ignore[arg-type]
         if opened:
             client.get(f"{root}/?token={TOKEN}")

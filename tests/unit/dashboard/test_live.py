@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,8 @@ from starlette.testclient import TestClient
 
 from clocks import Now
 from dashboards import COOKIE, TOKEN, finding, steps
-from waiting import until
+from waiting import PATIENCE_S, until
+from watchglass.config import Clock
 from watchglass.dashboard.application import application
 from watchglass.dashboard.listing import Listing
 from watchglass.dashboard.watched_run import PARTS, UNWATCHED_S, WatchedRun, WatchedRuns
@@ -105,7 +106,8 @@ def test_a_run_that_nobody_looks_at_is_closed(growing: RunBuilder) -> None:
     assert not watched.unwatched
 
 
-def test_each_run_is_read_by_one_thread_until_the_server_stops(growing: RunBuilder, stopping: threading.Event) -> None:
+def test_each_run_is_read_by_one_thread_until_the_server_stops(growing: RunBuilder) -> None:
+    stopping = threading.Event()
     before = threading.active_count()
     runs = WatchedRuns(stopping)
     watched = runs.watch(growing.store.location)
@@ -116,11 +118,56 @@ def test_each_run_is_read_by_one_thread_until_the_server_stops(growing: RunBuild
     until(lambda: threading.active_count() == before)
 
 
-def client_of(growing: RunBuilder, stopping: threading.Event) -> tuple[TestClient, str]:
-    listing = Listing(str(Path(growing.store.location).parent))
-    served = application(listing, stopping, token=TOKEN, cookie=COOKIE)
+@pytest.fixture
+def listing_of() -> Iterator[Callable[[RunBuilder], Listing]]:
+    """Makes the listing of the folder of a run."""
+    made: list[Listing] = []
+
+    def make(growing: RunBuilder) -> Listing:
+        made.append(Listing(str(Path(growing.store.location).parent)))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.stopping.set()
+
+
+Listings = Callable[[RunBuilder], Listing]
+
+
+def client_of(listing: Listing, *, read_only: bool = False) -> tuple[TestClient, str]:
+    served = application(listing, token=TOKEN, cookie=COOKIE, read_only=read_only)
     client = TestClient(served, base_url="http://127.0.0.1:8420", cookies={COOKIE: TOKEN})
     return client, listing.rows[0].identifier
+
+
+def test_a_run_is_opened_once_and_its_page_comes_before(
+    growing: RunBuilder, listing_of: Listings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    go_on = threading.Event()
+
+    class Slow(WatchedRun):
+        def __init__(self, location: str, clock: Clock) -> None:
+            opened.append(location)
+            go_on.wait(PATIENCE_S)
+            super().__init__(location, clock)
+
+    monkeypatch.setattr("watchglass.dashboard.watched_run.WatchedRun", Slow)
+    monkeypatch.setattr("watchglass.dashboard.application._PATIENCE_S", 0.01)
+    listing = listing_of(growing)
+    client, run = client_of(listing)
+    for _ in range(2):
+        page = client.get(f"/r/{run}")
+        assert page.status_code == 200
+        assert "The run is being opened." in page.text
+    go_on.set()
+    (event,) = events(client.get(f"/events?run={run}&limit=1").text)
+    assert event["event"] == "changed"
+    assert "1 training step" in client.get(f"/r/{run}").text
+    listing.look()  # the table has what the page has
+    assert listing.rows[0].steps == 1
+    assert opened == [growing.store.location]
 
 
 def events(text: str) -> list[dict[str, str]]:
@@ -131,8 +178,8 @@ def events(text: str) -> list[dict[str, str]]:
     ]
 
 
-def test_events_say_what_has_changed_since_the_page(growing: RunBuilder, stopping: threading.Event) -> None:
-    client, run = client_of(growing, stopping)
+def test_events_say_what_has_changed_since_the_page(growing: RunBuilder, listing_of: Listings) -> None:
+    client, run = client_of(listing_of(growing))
     page = client.get(f"/r/{run}").text
     address = page.split('data-events="')[1].split('"')[0].replace("&amp;", "&")
     growing.step({"scalars": {"loss": 0.5}})
@@ -149,24 +196,23 @@ def test_events_say_what_has_changed_since_the_page(growing: RunBuilder, stoppin
     assert event["event"] == "pulse"
 
 
-def test_events_of_another_start_of_the_server_are_everything(growing: RunBuilder, stopping: threading.Event) -> None:
-    client, run = client_of(growing, stopping)
+def test_events_of_another_start_of_the_server_are_everything(growing: RunBuilder, listing_of: Listings) -> None:
+    client, run = client_of(listing_of(growing))
     (event,) = events(client.get(f"/events?run={run}&after=abcdef-0&limit=1").text)
     assert json.loads(event["data"])["changed"] == list(PARTS)
 
 
 def test_the_table_takes_in_new_runs_and_what_they_record(growing: RunBuilder, tmp_path: Path) -> None:
     listing = Listing(str(tmp_path / "runs"))
-    going = threading.Event()
-    listing.look(going)
+    listing.look()
     (row,) = listing.rows
     assert (row.steps, row.state, row.live) == (1, "not finished", True)
     number = listing.number
-    listing.look(going)
+    listing.look()
     assert listing.number == number
     growing.step({"scalars": {"loss": 0.25}})
     build_run(tmp_path / "runs" / "later", steps(3))
-    listing.look(going)
+    listing.look()
     assert listing.number > number
     later, row = listing.rows
     assert (row.steps, row.loss[-1]) == (2, 0.25)
@@ -174,15 +220,15 @@ def test_the_table_takes_in_new_runs_and_what_they_record(growing: RunBuilder, t
 
 
 def test_a_run_that_goes_on_is_no_reason_to_worry_until_it_is_lost(
-    growing: RunBuilder, stopping: threading.Event, monkeypatch: pytest.MonkeyPatch
+    growing: RunBuilder, listing_of: Listings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client, run = client_of(growing, stopping)
+    client, run = client_of(listing_of(growing))
     assert '<header class="info">' in client.get(f"/r/{run}").text
-    listing = Listing(str(Path(growing.store.location).parent))
-    listing.look(stopping)
+    listing = listing_of(growing)
+    listing.look()
     assert listing.rows[0].tone == "info"
     monkeypatch.setattr("watchglass.dashboard.watched_run.state_of", lambda run: "lost")
-    client, run = client_of(growing, stopping)
+    client, run = client_of(listing_of(growing))
     assert '<header class="warning">' in client.get(f"/r/{run}").text
 
 
@@ -195,9 +241,9 @@ OURS = {"X-Watchglass": "1", "Sec-Fetch-Site": "same-origin"}
 
 
 def test_a_job_is_asked_for_a_profile_and_the_answer_says_of_which_steps(
-    growing: RunBuilder, stopping: threading.Event
+    growing: RunBuilder, listing_of: Listings
 ) -> None:
-    client, run = client_of(growing, stopping)
+    client, run = client_of(listing_of(growing))
     assert f'action="/r/{run}/profile"' in client.get(f"/r/{run}/time").text
     answer = client.post(f"/r/{run}/profile", data={"steps": "3"}, headers=OURS)
     assert (answer.status_code, answer.text) == (
@@ -209,26 +255,21 @@ def test_a_job_is_asked_for_a_profile_and_the_answer_says_of_which_steps(
 
 @pytest.mark.parametrize("steps", ["", "0", "-3", "many", "1000000"])
 def test_numbers_of_steps_that_cannot_be_are_refused_in_a_line(
-    growing: RunBuilder, stopping: threading.Event, steps: str
+    growing: RunBuilder, listing_of: Listings, steps: str
 ) -> None:
-    client, run = client_of(growing, stopping)
+    client, run = client_of(listing_of(growing))
     answer = client.post(f"/r/{run}/profile", data={"steps": steps}, headers=OURS)
     assert answer.status_code == 409
     assert answer.text.startswith("watchglass: steps of a profile window must be ")
     assert client.post(f"/r/{run}/profile", content=b"x" * 2000, headers=OURS).status_code == 413
 
 
-def test_a_run_that_has_ended_or_must_only_be_read_is_asked_nothing(
-    growing: RunBuilder, stopping: threading.Event
-) -> None:
-    listing = Listing(str(Path(growing.store.location).parent))
-    run = listing.rows[0].identifier
-    served = application(listing, stopping, token=TOKEN, cookie=COOKIE, read_only=True)
-    reading = TestClient(served, base_url="http://127.0.0.1:8420", cookies={COOKIE: TOKEN})
+def test_a_run_that_has_ended_or_must_only_be_read_is_asked_nothing(growing: RunBuilder, listing_of: Listings) -> None:
+    reading, run = client_of(listing_of(growing), read_only=True)
     assert "<form" not in reading.get(f"/r/{run}/time").text
     assert reading.post(f"/r/{run}/profile", data={"steps": "3"}, headers=OURS).status_code in (404, 405)
     growing.leave()
-    client, _ = client_of(growing, stopping)
+    client, _ = client_of(listing_of(growing))
     assert "<form" not in client.get(f"/r/{run}/time").text
     answer = client.post(f"/r/{run}/profile", data={"steps": "3"}, headers=OURS)
     assert answer.status_code == 409
