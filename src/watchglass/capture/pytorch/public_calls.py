@@ -1,21 +1,7 @@
 """Public functions of PyTorch that have no hook point, wrapped once for any number of listeners.
 
-Each is wrapped when its first listener comes and restored when its last one leaves; signatures are kept. Wrapped:
-``torch.autograd.backward`` (which ``Tensor.backward`` calls), the loss functions of ``torch.nn.functional``, the
-functions of ``torch.nn.init`` that draw random values, until the first captured forward ``normal_`` and ``uniform_`` of
-``Tensor``, ``Optimizer.zero_grad``, ``Module.zero_grad``, constructors and
-``step`` of the schedulers of ``torch.optim.lr_scheduler``, ``scale``, ``unscale_``, ``step`` and ``update`` of
-``torch.amp.GradScaler``, ``clip_grad_norm_``, ``clip_grad_value_`` and ``clip_grads_with_norm_`` of ``torch.nn.utils``,
-``DataLoader.__iter__``, where phases of steps are recorded ``__next__`` of the iterators that it returns,
-``torch.save``, ``start``, ``step``, ``stop`` and ``events`` of ``torch.profiler.profile``, ``__enter__`` and
-``__exit__`` of ``torch.autograd.profiler.profile`` and, of both, ``export_chrome_trace`` and ``key_averages``, and, in
-captured forwards in which attention is observed, ``softmax`` of ``torch``, ``torch.nn.functional`` and ``Tensor``,
-``scaled_dot_product_attention`` and ``multi_head_attention_forward``, in captured steps in which casts to float8 are
-observed ``to`` of ``Tensor``, in single steps in which a rule looks for reads of tensors ``item``, ``tolist``, ``cpu``,
-``to``, ``__float__``, ``__int__`` and ``__bool__`` of ``Tensor`` and ``torch.cuda.synchronize``, while operators are
-profiled ``start`` and ``step`` of ``torch.profiler.profile`` and, of ``torch.autograd.profiler``, ``__enter__`` of
-``profile`` and ``record_function``, and, while Python functions are profiled, ``cProfile.Profile.enable``,
-``sys.setprofile`` and ``sys.monitoring.use_tool_id``.
+Each is wrapped when its first listener comes and restored when its last one leaves; signatures are kept. Which they are
+is in the constants at the end of this file; docs/pytorch.md says when each is wrapped.
 
 Functions that every step calls, and that only facts need, are wrapped only while a hook is active. A hook rests while
 its training repeats the same step and none is captured (``events.resting``). The loss functions stay wrapped:
@@ -34,11 +20,11 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from importlib import import_module
 from typing import Any
 
-import torch
 from torch import nn
-from torch.optim import Optimizer, lr_scheduler
+from torch.optim import lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler
 
 from watchglass.capture.guard import Guard
@@ -255,32 +241,34 @@ def is_wrapped(function: Any) -> bool:
     return hasattr(function, "watchglass")
 
 
-def _schedulers(name: str) -> Iterable[tuple[Any, str]]:
+def _at(*places: str) -> Owners:
+    """Finds functions by their places, ``"torch.optim:Optimizer.step"``, where this PyTorch and Python have them."""
+
+    def found() -> Iterable[tuple[Any, str]]:
+        for place in places:
+            module, _, path = place.partition(":")
+            *classes, name = path.split(".")
+            owner: Any = import_module(module)
+            for each in classes:
+                owner = getattr(owner, each, None)
+            if owner is not None:
+                yield owner, name
+
+    return found
+
+
+def _schedulers(name: str) -> Owners:
     """Classes of PyTorch that define a method of schedulers themselves."""
-    for value in vars(lr_scheduler).values():
-        if inspect.isclass(value) and issubclass(value, LRScheduler) and name in vars(value):
-            yield value, name
-
-
-def _clip(name: str) -> Owners:
-    # Scripts import them from either place.
-    return lambda: ((torch.nn.utils, name), (torch.nn.utils.clip_grad, name))
+    known = [each for each in vars(lr_scheduler).values() if inspect.isclass(each) and issubclass(each, LRScheduler)]
+    return lambda: ((each, name) for each in known if name in vars(each))
 
 
 def _data_loader() -> Iterable[tuple[Any, str]]:
-    from torch.utils.data import DataLoader
-
-    yield DataLoader, "__iter__"
+    yield from _at("torch.utils.data:DataLoader.__iter__")()
     # It makes iterators itself. A script that has not imported it reads none.
     stateful = getattr(sys.modules.get("torchdata.stateful_dataloader"), "StatefulDataLoader", None)
     if stateful is not None:
         yield stateful, "__iter__"
-
-
-def _loader_made() -> Iterable[tuple[Any, str]]:
-    from torch.utils.data import DataLoader
-
-    yield DataLoader, "check_worker_number_rationality"
 
 
 def loads(
@@ -297,10 +285,6 @@ def loads(
     return leave_both
 
 
-def _method_of_tensors(name: str) -> Iterable[tuple[Any, str]]:
-    yield torch.Tensor, name
-
-
 def next_batch(iterator: type) -> PublicCall:
     """The calls of ``next`` for the iterators of a loader, by their class."""
     return _of_class(iterator, "__next__")
@@ -315,36 +299,6 @@ def _of_class(owner: type, name: str) -> PublicCall:
     if (owner, name) not in _OF_CLASSES:
         _OF_CLASSES[owner, name] = PublicCall(lambda: ((owner, name),), NestOfThread())
     return _OF_CLASSES[owner, name]
-
-
-def _profilers() -> Iterable[tuple[Any, str]]:
-    recent, older = torch.profiler.profile, torch.autograd.profiler.profile
-    return ((recent, "start"), (recent, "step"), (older, "__enter__"))
-
-
-def _profilers_ended() -> Iterable[tuple[Any, str]]:
-    recent, older = torch.profiler.profile, torch.autograd.profiler.profile
-    yield from ((recent, "stop"), (recent, "events"), (older, "__exit__"))
-    yield from ((owner, name) for owner in (recent, older) for name in ("export_chrome_trace", "key_averages"))
-
-
-def _ranges() -> Iterable[tuple[Any, str]]:
-    return ((torch.autograd.profiler.record_function, "__enter__"),)
-
-
-def _python_profilers() -> Iterable[tuple[Any, str]]:
-    from cProfile import Profile
-
-    return ((Profile, "enable"), (sys, "setprofile"))
-
-
-def _monitoring_tools() -> Iterable[tuple[Any, str]]:
-    monitoring = getattr(sys, "monitoring", None)  # from Python 3.12 on
-    return ((monitoring, "use_tool_id"),) if monitoring is not None else ()
-
-
-def _loss(name: str) -> Owners:
-    return lambda: ((nn.functional, name),)
 
 
 def argument_of(function: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], default: Any) -> Any:
@@ -364,49 +318,51 @@ def parameters_of(function: str) -> dict[str, inspect.Parameter]:
 FACTS, LOSS_HOOKS = ActiveHooks(), ActiveHooks()
 _SCHEDULER, _SCALER = Nest(), Nest()
 
-EVERY_BACKWARD = PublicCall(lambda: ((torch.autograd, "backward"),), inner=True)
-BACKWARD = PublicCall(lambda: ((torch.autograd, "backward"),), active=FACTS)
-MODULE_MADE = PublicCall(lambda: ((nn.Module, "__init__"),))
+EVERY_BACKWARD = PublicCall(_at("torch.autograd:backward"), inner=True)
+BACKWARD = PublicCall(_at("torch.autograd:backward"), active=FACTS)
+MODULE_MADE = PublicCall(_at("torch.nn:Module.__init__"))
 # Initializers call the methods; a script may call some from several threads.
 _DRAWS = NestOfThread()
 #: Whatever initializes the values of a weight.
-INITIALIZED = PublicCall(lambda: ((nn.init, name) for name in INITIALIZERS), _DRAWS)
+INITIALIZED = PublicCall(_at(*(f"torch.nn.init:{name}" for name in INITIALIZERS)), _DRAWS)
 #: What scripts and packages draw weights with beside these. Not ``torch.randn`` and the like: PyTorch keeps tables of
 #: its functions, for default devices and for compiled code, which must not hold a wrapper.
-DRAWN = PublicCall(lambda: ((torch.Tensor, name) for name in ("normal_", "uniform_")), _DRAWS)
+DRAWN = PublicCall(_at("torch:Tensor.normal_", "torch:Tensor.uniform_"), _DRAWS)
 #: Module.compile calls torch.compile: shared, so that only the outer call is reported.
 _COMPILING = Nest()
-COMPILE = PublicCall(lambda: ((torch, "compile"),), _COMPILING)
-COMPILE_IN_PLACE = PublicCall(lambda: ((nn.Module, "compile"),), _COMPILING)
+COMPILE = PublicCall(_at("torch:compile"), _COMPILING)
+COMPILE_IN_PLACE = PublicCall(_at("torch.nn:Module.compile"), _COMPILING)
 #: As an optimizer is made, and later.
-OPTIMIZER_GIVEN = PublicCall(lambda: ((Optimizer, "add_param_group"),))
-OPTIMIZER_ZERO_GRAD = PublicCall(lambda: ((Optimizer, "zero_grad"),), active=FACTS)
-MODULE_ZERO_GRAD = PublicCall(lambda: ((nn.Module, "zero_grad"),), active=FACTS)
+OPTIMIZER_GIVEN = PublicCall(_at("torch.optim:Optimizer.add_param_group"))
+OPTIMIZER_ZERO_GRAD = PublicCall(_at("torch.optim:Optimizer.zero_grad"), active=FACTS)
+MODULE_ZERO_GRAD = PublicCall(_at("torch.nn:Module.zero_grad"), active=FACTS)
 #: Constructors step their scheduler once; the training did not call that.
-SCHEDULER_MADE = PublicCall(lambda: _schedulers("__init__"), _SCHEDULER)
-SCHEDULER_STEP = PublicCall(lambda: _schedulers("step"), _SCHEDULER)
-SCALER_SCALE = PublicCall(lambda: ((torch.amp.GradScaler, "scale"),))
+SCHEDULER_MADE = PublicCall(_schedulers("__init__"), _SCHEDULER)
+SCHEDULER_STEP = PublicCall(_schedulers("step"), _SCHEDULER)
+SCALER_SCALE = PublicCall(_at("torch.amp:GradScaler.scale"))
 #: A scaler's step unscales unless the script has.
-SCALER_UNSCALE = PublicCall(lambda: ((torch.amp.GradScaler, "unscale_"),), _SCALER)
-SCALER_STEP = PublicCall(lambda: ((torch.amp.GradScaler, "step"),), _SCALER)
-SCALER_UPDATE = PublicCall(lambda: ((torch.amp.GradScaler, "update"),))
+SCALER_UNSCALE = PublicCall(_at("torch.amp:GradScaler.unscale_"), _SCALER)
+SCALER_STEP = PublicCall(_at("torch.amp:GradScaler.step"), _SCALER)
+SCALER_UPDATE = PublicCall(_at("torch.amp:GradScaler.update"))
 #: By name. The last is the second half of clipping where a script takes the norm itself; PyTorch has it since 2.6.
-CLIPS = {name: PublicCall(_clip(name)) for name in ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_")}
+#: Scripts import them from either place.
+CLIPS = {
+    name: PublicCall(_at(f"torch.nn.utils:{name}", f"torch.nn.utils.clip_grad:{name}"))
+    for name in ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_")
+}
 DATA_LOADER = PublicCall(_data_loader)
 #: Every loader calls it when it is made.
-LOADER_MADE = PublicCall(_loader_made)
-SAVE = PublicCall(lambda: ((torch, "save"), (torch.serialization, "save")), NestOfThread())
+LOADER_MADE = PublicCall(_at("torch.utils.data:DataLoader.check_worker_number_rationality"))
+SAVE = PublicCall(_at("torch:save", "torch.serialization:save"), NestOfThread())
 _READ = NestOfThread()
 #: Methods of tensors that may wait for a device, by name, and ``torch.cuda.synchronize``.
 READS = {
-    name: PublicCall(functools.partial(_method_of_tensors, name), _READ)
+    name: PublicCall(_at(f"torch:Tensor.{name}"), _READ)
     for name in ("item", "tolist", "cpu", "to", "__float__", "__int__", "__bool__")
-} | {"synchronize": PublicCall(lambda: ((torch.cuda, "synchronize"),), _READ)}
-ATTENTION = PublicCall(lambda: ((nn.functional, "scaled_dot_product_attention"),), compiled=hand_over_attention)
-MULTI_HEAD_ATTENTION = PublicCall(lambda: ((nn.functional, "multi_head_attention_forward"),))
-SOFTMAX = PublicCall(
-    lambda: ((torch, "softmax"), (nn.functional, "softmax"), (torch.Tensor, "softmax")), NestOfThread()
-)
+} | {"synchronize": PublicCall(_at("torch.cuda:synchronize"), _READ)}
+ATTENTION = PublicCall(_at("torch.nn.functional:scaled_dot_product_attention"), compiled=hand_over_attention)
+MULTI_HEAD_ATTENTION = PublicCall(_at("torch.nn.functional:multi_head_attention_forward"))
+SOFTMAX = PublicCall(_at("torch:softmax", "torch.nn.functional:softmax", "torch:Tensor.softmax"), NestOfThread())
 #: What is observed in single forwards, and what compiled code of a model may call.
 _IN_MODELS = (ATTENTION, MULTI_HEAD_ATTENTION, SOFTMAX)
 
@@ -438,20 +394,27 @@ def own_profiler() -> Iterator[None]:
 
 
 _PROFILER = NestOfThread()
+_RECENT, _OLDER = "torch.profiler:profile", "torch.autograd.profiler:profile"
 #: Of a profiler of the script itself: calls that may begin it, and others that end it or read it.
-PROFILERS = PublicCall(_profilers, _PROFILER)
-PROFILERS_ENDED = PublicCall(_profilers_ended, _PROFILER)
+PROFILERS = PublicCall(_at(f"{_RECENT}.start", f"{_RECENT}.step", f"{_OLDER}.__enter__"), _PROFILER)
+PROFILERS_ENDED = PublicCall(
+    _at(
+        f"{_RECENT}.stop", f"{_RECENT}.events", f"{_OLDER}.__exit__",
+        *(f"{profiler}.{name}" for profiler in (_RECENT, _OLDER) for name in ("export_chrome_trace", "key_averages")),
+    ),
+    _PROFILER,
+)  # fmt: skip
 #: Where a range of the script (``record_function``) begins, while operators are profiled.
-RANGES = PublicCall(_ranges, inner=True)
+RANGES = PublicCall(_at("torch.autograd.profiler:record_function.__enter__"), inner=True)
 #: Profilers of Python functions, while those are profiled.
-PYTHON_PROFILERS = PublicCall(_python_profilers, NestOfThread())
+PYTHON_PROFILERS = PublicCall(_at("cProfile:Profile.enable", "sys:setprofile"), NestOfThread())
 #: Tools of ``sys.monitoring``, which cProfile is from Python 3.12 on, while it profiles.
-MONITORING_TOOLS = PublicCall(_monitoring_tools, NestOfThread())
+MONITORING_TOOLS = PublicCall(_at("sys:monitoring.use_tool_id"), NestOfThread())
 #: By the class of the iterators of a loader.
 _OF_CLASSES: dict[tuple[type, str], PublicCall] = {}
 #: By name. A mode of torch functions, as a default device is one, calls the public function once more from within.
 LOSSES = {
-    name: PublicCall(_loss(name), NestOfThread(), active=LOSS_HOOKS, stays=True)
+    name: PublicCall(_at(f"torch.nn.functional:{name}"), NestOfThread(), active=LOSS_HOOKS, stays=True)
     for name in LOSS_FUNCTIONS
     if hasattr(nn.functional, name)
 }
