@@ -149,6 +149,15 @@ class Walk(Generic[State]):
         self._waiting.extend((child, number, state) for child, number in operands(node) if child is not None)
 
 
+def behind(node: Any, number: int, past: Collection[str], most: int) -> Iterator[Any]:
+    """Nodes from which a result was computed, the nearest first, up to operations that are not of ``past``."""
+    walk = Walk(node, number, None, most)
+    for each, _, _ in walk:
+        yield each
+        if operation_of(each).name in past:
+            walk.into(each, None)
+
+
 def chain(node: Any, number: int, past: Collection[str], most: int) -> Iterator[tuple[Any, int]]:
     """Results from one on, each followed by the first operand, up to the first whose operation is not of ``past``."""
     for _ in range(most):

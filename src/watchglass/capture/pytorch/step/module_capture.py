@@ -24,7 +24,7 @@ from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
 from watchglass.capture.pytorch.public_calls import keep_wrapped
 from watchglass.capture.pytorch.saving.reduce import units_of, version_of
 from watchglass.capture.pytorch.tensors.functional_activations import Rectified
-from watchglass.capture.pytorch.tensors.module_entry import InputsWanted
+from watchglass.capture.pytorch.tensors.module_entry import may_read_inputs, reads_inputs
 from watchglass.capture.saving.module_tensors import ModuleTensors
 from watchglass.capture.saving.saving import Saving
 from watchglass.record import CapturedRecords, OpenStep
@@ -57,7 +57,6 @@ class ModuleCapture:
         self._models = models
         self._tensors = ModuleTensors(port, saving, unit_axis, units_of)
         self._events = events
-        self._inputs_wanted = InputsWanted(port)
         self._functional = False
         self._records: CapturedRecords | None = None
         self._root: nn.Module | None = None
@@ -94,7 +93,7 @@ class ModuleCapture:
         self._root, self._root_compiled = root, None
         self._refreshed = False
         # Where all inputs are saved, functional activations are found among them.
-        self._functional = self._port.plan.wants_tag("relu_output") and not self._inputs_wanted()
+        self._functional = self._port.plan.wants_tag("relu_output") and not self._port.plan.wants(Role.INPUT)
         self._events.ask_module_listeners()
         self.prepare(root)
         if root in self.compiled and not self._without_wrapper(root):
@@ -117,7 +116,7 @@ class ModuleCapture:
         """Calls of a module and all below it may come from compiled code."""
         self._eager.clear()
         self._unwrap = self._unwrap or keep_wrapped(self._port.guard)
-        self.compiled.add(module, inputs=self._inputs_wanted.ever)
+        self.compiled.add(module, inputs=may_read_inputs(self._port.config))
 
     def _remove_compiled(self, root: nn.Module | None = None) -> None:
         """Calls of a module, or of any, no longer come from compiled code."""
@@ -193,7 +192,7 @@ class ModuleCapture:
         if root is not None and self._root_compiled is None:
             self._root_compiled = is_compiled(root)
         notified = root is not None and (unwrap(root) is module or not (compiled or self._root_compiled))
-        place = None if records is None or notified or not self._inputs_wanted.now else self._place(module)
+        place = None if records is None or notified or not reads_inputs(self._port.plan) else self._place(module)
         if records is not None and place is not None:
             with torch.no_grad():
                 entry = ModuleCall(records, place, module, arguments)

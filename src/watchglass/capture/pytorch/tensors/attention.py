@@ -14,7 +14,7 @@ from torch import Tensor
 from watchglass.capture.module_places import Place
 from watchglass.capture.port import Port
 from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleCall
-from watchglass.capture.pytorch.graph.nodes import Walk, operation_of
+from watchglass.capture.pytorch.graph.nodes import behind, operation_of
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.public_calls import ATTENTION, MULTI_HEAD_ATTENTION, SOFTMAX
 from watchglass.capture.pytorch.tensors.attention_rows import rows_of_attention, rows_of_softmax, some_sequences
@@ -209,14 +209,8 @@ def logits_of(arguments: tuple[Any, ...], kwargs: _Given) -> Tensor | None:
     logits, axis = given.get("input"), given.get("dim")
     if not isinstance(logits, Tensor) or not 3 <= logits.dim() <= 4 or axis not in (-1, logits.dim() - 1):
         return None
-    walk = Walk(logits.grad_fn, logits.output_nr, None, _NODES)
-    for each, _, _ in walk:
-        name = operation_of(each).name
-        if name == "bmm":
-            return logits
-        if name in _BETWEEN:
-            walk.into(each, None)
-    return None
+    made_of = behind(logits.grad_fn, logits.output_nr, _BETWEEN, _NODES)
+    return logits if any(operation_of(each).name == "bmm" for each in made_of) else None
 
 
 def named_arguments(arguments: tuple[Any, ...], kwargs: _Given) -> _Given:

@@ -16,7 +16,7 @@ from torch import Tensor
 from watchglass.capture.module_places import Place
 from watchglass.capture.port import Port
 from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleCall
-from watchglass.capture.pytorch.graph.nodes import Walk, chain, operands, operation_of
+from watchglass.capture.pytorch.graph.nodes import behind, chain, operands, operation_of
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.module_tree import WEIGHTED, unit_axis
 from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
@@ -116,10 +116,11 @@ class FunctionalActivations:
                 self._returned.append(_Returned(node, tensor, tensor._version, call.place, path))
 
     def _look(self, records: CapturedRecords, tensor: Tensor) -> None:
-        for node in _nodes_behind(tensor.grad_fn):
-            if node not in self._seen:
+        # Wherever they are combined with others.
+        for node in behind(tensor.grad_fn, 0, _JOINED, _NODES):
+            tag = _TAGS.get(operation_of(node).name)
+            if tag is not None and node not in self._seen:
                 self._seen.add(node)
-                tag = _TAGS[operation_of(node).name]
                 if tag in self._wanted and (below := operands(node)):
                     given = [each for each, _ in chain(*below[0], REARRANGED, _HOPS)]
                     self._save_input(records, tag, given)
@@ -139,16 +140,3 @@ class FunctionalActivations:
         self._wanted = frozenset()
         self._seen = set()
         self._returned.clear()
-
-
-def _nodes_behind(node: Any) -> list[Any]:
-    """Nodes of activations from which a tensor was computed, wherever they are combined with others."""
-    found: list[Any] = []
-    walk = Walk(node, 0, None, _NODES)
-    for each, _, _ in walk:
-        name = operation_of(each).name
-        if name in _TAGS:
-            found.append(each)
-        elif name in _JOINED:
-            walk.into(each, None)
-    return found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from torch import Tensor
 
 from watchglass.capture.port import Port
@@ -11,7 +13,6 @@ from watchglass.capture.pytorch.modules.module_tree import unit_axis
 from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
 from watchglass.capture.pytorch.saving.reduce import units_of
 from watchglass.capture.pytorch.tensors.functional_activations import Rectified
-from watchglass.capture.pytorch.tensors.module_entry import InputsWanted
 from watchglass.capture.saving.module_tensors import ModuleTensors, input_tags
 from watchglass.capture.saving.saving import Saving
 from watchglass.records import ModuleKind, Role
@@ -25,16 +26,16 @@ class Inputs:
 
     def __init__(self, port: Port, models: Models, saving: Saving, events: Events) -> None:
         self._tensors = ModuleTensors(port, saving, unit_axis, units_of)
-        self._inputs_wanted = InputsWanted(port)
+        self._every_wanted = functools.partial(port.plan.wants, Role.INPUT)
         self._every = False
         self._rectified = Rectified()
         events.add(self)
-        events.module_listeners.append((self._inputs_wanted, self._called))
+        events.module_listeners.append((self._every_wanted, self._called))
 
     def module_entered(self, entry: ModuleCall) -> None:
         """A module is about to run."""
         if entry.outermost:
-            self._every = self._inputs_wanted()
+            self._every = self._every_wanted()
         for path, tensor in tensors_in((entry.arguments, entry.kwargs or {})):
             # "0.x" are arguments, "1.x" keyword arguments.
             self._input(entry, path[2:], tensor)

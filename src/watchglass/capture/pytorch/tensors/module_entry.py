@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
+from watchglass.capture.planning.plan import Plan
 from watchglass.capture.port import Port
 from watchglass.capture.pytorch.compiled.graphs import compiling
 from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleCall
@@ -16,6 +17,7 @@ from watchglass.capture.pytorch.modules.module_hooks import Switch
 from watchglass.capture.pytorch.modules.module_tree import is_compiled, unwrap
 from watchglass.capture.saving.module_tensors import INPUT_TAGS
 from watchglass.capture.saving.saving import Saving
+from watchglass.config import SessionConfig
 from watchglass.record import OpenStep
 from watchglass.records import Role
 
@@ -23,28 +25,14 @@ from watchglass.records import Role
 _TAGS = frozenset((*INPUT_TAGS, "attention", "float8_casts"))
 
 
-class InputsWanted:
-    """Whether a collection that is due asks for inputs as such, and not only for those that carry some tag."""
+def reads_inputs(plan: Plan) -> bool:
+    """Whether something is read as modules are called, at the step that opened last."""
+    return plan.wants(Role.INPUT) or any(map(plan.wants_tag, _TAGS))
 
-    def __init__(self, port: Port) -> None:
-        self._port = port
-        self._configure()
-        port.on_configured.append(self._configure)
 
-    def __call__(self) -> bool:
-        """About the step that opened last."""
-        return self._possible and self._port.plan.wants(Role.INPUT)
-
-    @property
-    def now(self) -> bool:
-        """Whether they are at the step that opened last."""
-        return self() or any(map(self._port.plan.wants_tag, _TAGS))
-
-    def _configure(self) -> None:
-        collections = self._port.config.all_collections
-        self._possible = any(Role.INPUT in each.looks_at and not each.tags for each in collections)
-        #: Whether inputs are read as modules are called, at one step or another, those with some tag included.
-        self.ever = self._possible or any(not _TAGS.isdisjoint(each.tags) for each in collections)
+def may_read_inputs(config: SessionConfig) -> bool:
+    """Whether something is, at one step or another."""
+    return any(Role.INPUT in each.looks_at or not _TAGS.isdisjoint(each.tags) for each in config.all_collections)
 
 
 def is_open(port: Port, step: OpenStep) -> bool:
@@ -67,7 +55,6 @@ class ModuleEntry:
         self._listeners = events.module_entered
         self._call: ForwardCall | None = None
         self._inner: nn.Module | None = None
-        self._inputs_wanted = InputsWanted(port)
         guarded = port.guarded(self._entered, unless=compiling)
         self._observing = Switch(lambda: register_module_forward_pre_hook(guarded))
         events.add(self)
@@ -76,7 +63,7 @@ class ModuleEntry:
     def forward_began(self, call: ForwardCall) -> None:
         """A captured forward begins."""
         self._stop()
-        if not (self._listeners and self._inputs_wanted.now):
+        if not (self._listeners and reads_inputs(self._port.plan)):
             return
         root = unwrap(call.root)
         place = self._models.module(root)

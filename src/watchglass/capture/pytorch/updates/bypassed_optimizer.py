@@ -12,11 +12,10 @@ import weakref
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor
 from torch.optim import Optimizer
 
 from watchglass.capture.pytorch.training_state import TrainingState
-from watchglass.capture.pytorch.updates.noted_parameters import is_readable
+from watchglass.capture.pytorch.updates.noted_parameters import NotedParameter
 from watchglass.records import facts
 
 _log = logging.getLogger("watchglass")
@@ -34,11 +33,11 @@ class BypassedOptimizer:
         self.bypassed = False  #: Whether PyTorch's hooks no longer report its steps.
         # Class of the optimizer that stepped, if PyTorch's hooks reported that.
         self._kind: type[Optimizer] | None = None
-        # The optimizer, what a script had put in the place of its method by then, and the version of one of its
-        # parameters as a backward ended.
+        # The optimizer, what a script had put in the place of its method by then, and one of its parameters as a
+        # backward ended.
         self._optimizer: weakref.ref[Optimizer] | None = None
         self._own: Any = None
-        self._version: tuple[weakref.ref[Tensor], int, int] | None = None
+        self._noted: NotedParameter | None = None
         # Updates that were noticed too late to be recorded as steps.
         self._missed = 0
         self._past: facts.BypassedUpdates | None = None
@@ -48,7 +47,7 @@ class BypassedOptimizer:
         """A hook has reported a step."""
         self.bypassed = False
         self._kind = type(optimizer) if _is_hooked(type(optimizer)) else None
-        self._optimizer, self._version = weakref.ref(optimizer), None
+        self._optimizer, self._noted = weakref.ref(optimizer), None
         self._own, self._missed = optimizer.__dict__.get("step"), 0
 
     def is_replaced(self, *, missed: bool = False) -> bool:
@@ -68,15 +67,16 @@ class BypassedOptimizer:
 
     def note(self) -> None:
         """A backward has ended: an update may follow."""
-        self._version = self._version_now()
+        optimizer = None if self._optimizer is None else self._optimizer()
+        groups = () if optimizer is None else optimizer.param_groups
+        first = next((each for group in groups for each in group["params"] if each.grad is not None), None)
+        self._noted = None if first is None else NotedParameter(weakref.ref(first))
+        if self._noted is not None and not self._noted.note(values=False, again=False):
+            self._noted = None
 
     def has_updated(self) -> bool:
         """Whether weights have changed since the end of the last backward."""
-        if self._version is None:
-            return False
-        reference, version, place = self._version
-        parameter = reference()
-        return parameter is not None and (parameter._version, parameter.data_ptr()) != (version, place)
+        return self._noted is not None and not self._noted.replaced() and self._noted.moved()
 
     def passed_by(self, updates: int) -> None:
         """Weights have changed after so many backwards, and none of its steps was reported."""
@@ -113,18 +113,7 @@ class BypassedOptimizer:
         return f"{self._kind.__name__}.step" if self._kind is not None else "step"
 
     def _rest(self, on: bool) -> None:
-        self._version = None
-
-    def _version_now(self) -> tuple[weakref.ref[Tensor], int, int] | None:
-        """A parameter of the optimizer, how often it was changed in place, and its memory."""
-        optimizer = None if self._optimizer is None else self._optimizer()
-        for group in () if optimizer is None else optimizer.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    if not is_readable(parameter):
-                        return None
-                    return weakref.ref(parameter), parameter._version, parameter.data_ptr()
-        return None
+        self._noted = None
 
 
 def _is_hooked(kind: type[Optimizer]) -> bool:
