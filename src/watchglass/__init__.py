@@ -14,7 +14,7 @@ from watchglass.version import __version__ as __version__
 if TYPE_CHECKING:
     from watchglass.actions import Action
     from watchglass.capture import Hook
-    from watchglass.config import Collection, ProfilerConfig
+    from watchglass.config import Collection, ProfilerConfig, TensorBoardConfig
     from watchglass.errors import (
         DeliverLater,
         EndOfRunError,
@@ -52,6 +52,7 @@ __all__ = [
     "Severity",
     "StepNotReadyError",
     "StepNotRecordedError",
+    "TensorBoardConfig",
     "TrainingStopped",
     "UndeliverableError",
     "UnknownNameError",

@@ -73,6 +73,13 @@ PythonProfiler = Annotated[
         "cprofile counts every call, pyinstrument looks at the stack every millisecond. [default: cprofile]",
     ),
 ]
+TensorBoard = Annotated[
+    str | None,
+    option(
+        "--tensorboard DIR",
+        "Write event files of TensorBoard during the run, in a separate process. DIR is the folder of its --logdir.",
+    ),
+]
 PlannedSteps = Annotated[
     str | None,
     option("--planned-steps N", "Planned number of training steps; a stopped run then reports the steps saved."),
@@ -84,6 +91,7 @@ def given_settings(
     collections: list[str] | None,
     save_raw: list[str] | None,
     overhead_budget: str | None,
+    tensorboard: str | None = None,
     profiler: Mapping[str, Any] | None = None,
     **others: Any,
 ) -> dict[str, Any]:
@@ -93,6 +101,7 @@ def given_settings(
         collections: Values of ``--collection``.
         save_raw: Values of ``--save-raw``.
         overhead_budget: Value of ``--overhead-budget``.
+        tensorboard: Value of ``--tensorboard``.
         profiler: Settings of the profiler; None for an option not given.
         **others: Values of options that have the name of their setting; None or False for an option not given.
 
@@ -108,6 +117,8 @@ def given_settings(
         raise InvalidValueError(f"use either --no-profiler or {other}, not both")
     if of_profiler:
         settings["profiler"] = of_profiler
+    if tensorboard is not None:
+        settings["tensorboard"] = {"folder": tensorboard}
     if overhead_budget is not None:
         settings["overhead_budget"] = parse_percent(overhead_budget)
     table = parse_collections(collections or ())
@@ -145,6 +156,8 @@ def capture_config(
 def _option(given: Mapping[str, Any], setting: str) -> str:
     """A setting as the command line spells it: its option, and for a collection the name."""
     field, _, rest = setting.partition(".")
+    if field == "tensorboard":
+        return "--tensorboard"
     if field != "collections":
         name = rest if field == "profiler" else setting
         return "--no-profiler" if name == "enabled" else "--" + name.removesuffix("_s").replace("_", "-")

@@ -127,6 +127,7 @@ def run(
     python_profile: capture_options.PythonProfile = None,
     python_profiler: capture_options.PythonProfiler = None,
     module_times: capture_options.ModuleTimes = False,
+    tensorboard: capture_options.TensorBoard = None,
     report: ReportFile = None,
     profiler_report: ProfilerReportFile = None,
     compact: Annotated[bool, option("--compact", "Compact the run at its end, like 'watchglass compact'.")] = False,
@@ -159,6 +160,7 @@ def run(
     given = capture_options.given_settings(
         collections=collection, save_interval=save_interval, save_raw=save_raw, save_all=save_all,
         include_workers=include_workers, overhead_budget=overhead_budget, planned_steps=planned_steps,
+        tensorboard=tensorboard,
         profiler={
             "enabled": False if no_profiler else None, "sample_interval_s": sample_interval,
             "module_times": module_times, "profile_steps": profile_steps, "python_profile": python_profile,

@@ -91,6 +91,7 @@ if TYPE_CHECKING:
         add_settings as add_settings,
         combine as combine,
     )
+    from watchglass.config.tensorboard import ExporterConfig as ExporterConfig, TensorBoardConfig as TensorBoardConfig
     from watchglass.config.timing import TIMING as TIMING, Timing as Timing
 
 if not TYPE_CHECKING:

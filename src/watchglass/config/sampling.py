@@ -18,6 +18,8 @@ class SamplerConfig(ProcessConfig):
 
     title: ClassVar[str] = "the sampler"
     module: ClassVar[str] = "watchglass.profile"
+    gives: ClassVar[str] = "system metrics"
+    unfinished: ClassVar[str] = ""  #: Said if it did not end in time; "" for nothing.
     speaks: ClassVar[bool] = False  # what it states is in the notes of its stream
 
     attempt: int  #: The attempt that the rows are about.

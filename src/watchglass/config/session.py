@@ -16,6 +16,7 @@ from watchglass.config.parameters import ParameterError, check_names, describe, 
 from watchglass.config.profiler import ProfilerConfig
 from watchglass.config.saving import MODE_NAMES, STEP_SETTINGS, SaveSettings, Schedule
 from watchglass.config.sources import SettingsLayer, combine, read_collections, with_source
+from watchglass.config.tensorboard import TensorBoardConfig
 
 MEBIBYTE = 1 << 20
 
@@ -51,6 +52,8 @@ class SessionConfig(SaveSettings):
         flight_recorder: Keep the last steps in files that survive ``kill -9``, about 8 MiB per worker.
         planned_steps: Planned number of TRAIN steps, if known.
         profiler: The settings of the profiler; True, False or None for its ``enabled`` alone.
+        tensorboard: Write event files of TensorBoard during the run: their settings, or the folder alone. None for
+            none.
         strict: Faults inside capture raise instead of detaching. For tests.
         overrides: Settings of the command line, which override those of the script.
     """
@@ -71,6 +74,7 @@ class SessionConfig(SaveSettings):
     flight_recorder: bool = parameter(True)
     planned_steps: int | None = parameter(None, ge=1)
     profiler: ProfilerConfig = parameter(_PROFILER)  # noqa: RUF009  a field
+    tensorboard: TensorBoardConfig | None = parameter(None)  # noqa: RUF009  a field
     strict: bool = parameter(False)
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
@@ -81,6 +85,7 @@ class SessionConfig(SaveSettings):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "profiler", ProfilerConfig.read(self.profiler))
+        object.__setattr__(self, "tensorboard", TensorBoardConfig.read(self.tensorboard))
         validate(self)
         check_patterns(self.include_regex, "SessionConfig")
         self.check_modes("SessionConfig")

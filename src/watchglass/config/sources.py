@@ -9,9 +9,12 @@ from watchglass.config.collection import BUILT_IN_COLLECTIONS, DEFAULT_COLLECTIO
 from watchglass.config.parameters import ParameterError, build, values
 from watchglass.config.profiler import ProfilerConfig
 from watchglass.config.saving import ModeSteps
+from watchglass.config.tensorboard import TensorBoardConfig
 from watchglass.errors import InvalidValueError
 
 _OWNER = "SessionConfig"
+#: Settings that are tables, with a short form.
+_SHORT: dict[str, Any] = {"profiler": ProfilerConfig, "tensorboard": TensorBoardConfig}
 
 
 class SettingsLayer(NamedTuple):
@@ -90,15 +93,15 @@ def add_settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[st
     """
     result = dict(before)
     for name, value in after.items():
-        if name == "profiler":
-            value = ProfilerConfig.read(value)
+        if name in _SHORT:
+            value = _SHORT[name].read(value)
         earlier, later = _table(before.get(name)), _table(value)
         result[name] = value if earlier is None or later is None else add_settings(earlier, later)
     return result
 
 
 def _table(value: Any) -> Mapping[str, Any] | None:
-    if isinstance(value, (Collection, ModeSteps, ProfilerConfig)):
+    if isinstance(value, (Collection, ModeSteps, ProfilerConfig, TensorBoardConfig)):
         return values(value)
     return value if isinstance(value, Mapping) else None
 

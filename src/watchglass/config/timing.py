@@ -63,6 +63,7 @@ class Timing:
     dying_s: float = 2.0  #: Longest time from the death of a launcher to the end of its training process.
     process_look_s: float = 1.0  #: Longest interval between two checks of a launcher's processes.
     sampler_end_s: float = 1.0  #: Longest wait of an ending run for the last samples.
+    export_end_s: float = 20.0  #: Longest wait of an ending run for what is left to write for TensorBoard.
     spinner_s: float = 1.0  #: Delay of the first sign of progress on a terminal.
     #: Delay of a line about progress, and pause between these lines, where stderr is no terminal.
     progress_s: float = 15.0

@@ -8,7 +8,15 @@ from dataclasses import dataclass, field, replace
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from watchglass.config import DEFAULT_RUNS, EvaluatorConfig, SamplerConfig, SessionConfig, near_file, scheme_of
+from watchglass.config import (
+    DEFAULT_RUNS,
+    EvaluatorConfig,
+    ExporterConfig,
+    SamplerConfig,
+    SessionConfig,
+    near_file,
+    scheme_of,
+)
 from watchglass.errors import LaunchError, MissingFileError
 from watchglass.launch.interpreter import python_command
 
@@ -73,6 +81,10 @@ class Job:
         if self.capture.profiler.enabled is False:
             return None
         return SamplerConfig.here(run, attempt, self.capture.profiler.sample_interval_s, of_script=False)
+
+    def exporter(self, run: str) -> ExporterConfig | None:
+        """The configuration of the process that writes for TensorBoard; None for none."""
+        return None if self.capture.tensorboard is None else ExporterConfig(run, self.capture.tensorboard)
 
 
 def _check_script(target: str) -> None:

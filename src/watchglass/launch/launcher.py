@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from watchglass.capture import FRAMEWORKS
-from watchglass.config import TIMING, EvaluatorConfig, SamplerConfig, environment
+from watchglass.config import TIMING, EvaluatorConfig, ExporterConfig, SamplerConfig, environment
 from watchglass.errors import EXIT_STOPPED, LaunchError
 from watchglass.launch.evaluator import companion_environment, wait_for
 from watchglass.launch.failures import Failures
@@ -28,7 +28,7 @@ from watchglass.launch.training_process import exit_status, run_training
 from watchglass.record import has_unharvested
 from watchglass.records import Failure, Sighting, Verdict, from_json
 from watchglass.store import attempts, claims_of_worker, layout, open_store, write_launch_end
-from watchglass.supervise import CompanionProcess, SamplerSupervision, Supervision
+from watchglass.supervise import CompanionProcess, RestartedOnce, Supervision
 
 #: Folder with the ``sitecustomize.py`` that brings capture into the training process.
 BOOTSTRAP = str(Path(__file__).with_name("bootstrap"))
@@ -119,31 +119,34 @@ class _Evaluation:
             self._answer.close()
 
 
-class _Sampling:
-    """The sampler of a launch: started when the script runs, and ended with it.
+class _Beside:
+    """A sampler or an export of a launch: started when the script runs, and ended with it.
 
     Args:
-        config: What it samples; None for no sampler, or where another rank of this machine starts it.
+        config: What it does; None for none, or where another rank starts it.
+        end_s: Longest wait for the rest of its work.
         report: Takes a sentence about what goes wrong.
     """
 
-    def __init__(self, config: SamplerConfig | None, report: Callable[[str], None]) -> None:
-        self._config, self._report = config, report
-        self._sampler: SamplerSupervision | None = None
+    def __init__(
+        self, config: SamplerConfig | ExporterConfig | None, end_s: float, report: Callable[[str], None]
+    ) -> None:
+        self._config, self._end_s, self._report = config, end_s, report
+        self._process: RestartedOnce | None = None
 
     def look(self) -> None:
-        """Start the sampler, or replace it if it has died. First called when the script runs."""
-        if self._sampler is not None:
-            self._sampler.look()
+        """Start the process, or replace it if it has died. First called when the script runs."""
+        if self._process is not None:
+            self._process.look()
         elif self._config is not None:
             environ = companion_environment(os.environ, BOOTSTRAP)
-            self._sampler = SamplerSupervision(self._config, environ, self._report)
+            self._process = RestartedOnce(self._config, environ, self._report)
 
     def close(self) -> None:
-        """Wait a moment for its last samples, and end it."""
-        if self._sampler is not None:
-            self._sampler.finish(TIMING.sampler_end_s)
-            self._sampler = self._config = None
+        """Wait a moment for the rest of its work, and end it."""
+        if self._process is not None:
+            self._process.finish(self._end_s)
+            self._process = self._config = None
 
 
 def launch(
@@ -178,14 +181,18 @@ def launch(
     if leads:
         started(run, attempt)
     begin = time.monotonic()
-    sampling, evaluation = _Sampling(job.sampler(run, attempt), report), _Evaluation(config, report)
+    sampling = _Beside(job.sampler(run, attempt), TIMING.sampler_end_s, report)
+    export = _Beside(job.exporter(run) if leads else None, TIMING.export_end_s, report)
+    evaluation = _Evaluation(config, report)
 
     def look() -> None:
         evaluation.look()
         sampling.look()
+        export.look()
 
     with (
         SignalWatch(_group_sender()) as signals,
+        closing(export),
         closing(evaluation),
         closing(sampling),
         closing(Failures()) as failures,
@@ -202,6 +209,7 @@ def launch(
         unwritten = _print_end(run, attempt, status, ended.pid, failure, sighting) or unwritten
         before_s = _seconds_of_children()
         evaluated = evaluation.finish(signals, waiting, problems)
+        export.close()  # with the last findings
         beside_cpu_s = _seconds_of_children() - before_s + time.process_time()
         return LaunchOutcome(
             status, run, attempt, leads, evaluated, seconds, tuple(problems), unwritten, failure, evaluation.verdict,

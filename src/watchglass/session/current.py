@@ -62,8 +62,22 @@ def hook_of_launch(launch: SessionConfig, driver: Loop, settings: Mapping[str, A
             hook.port.reconfigure(config)
         return hook
     hook = _launched = Hook(config=config)
+    if launch.tensorboard is None:  # else the launcher has started it
+        hook.port.on_start.append(functools.partial(_export_of_script, hook))
     set_current(hook)
     return hook
+
+
+def _export_of_script(hook: Hook, attempt: int) -> None:
+    """Start to write for TensorBoard if the script has asked for it by the first step."""
+    from watchglass.session.evaluator import export_of
+
+    config = hook.port.config
+    if config.tensorboard is not None:
+        export = export_of(config, config.tensorboard)
+        export.start(attempt)
+        hook.port.on_look.append(export.look)
+        hook.port.on_close.append(export.finish)
 
 
 def on_framework_imported(name: str, begun_s: float | None = None) -> None:

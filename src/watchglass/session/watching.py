@@ -34,7 +34,7 @@ from watchglass.config import (
 from watchglass.errors import InvalidValueError, StoreError, TrainingStopped, UnknownNameError, importing
 from watchglass.records import Severity
 from watchglass.session.current import current_hook, hook_of_launch, set_current
-from watchglass.session.evaluator import WatchedEvaluator, WatchedSampler
+from watchglass.session.evaluator import WatchedEvaluator, accompany, export_of, sampler_of
 from watchglass.session.specs import action_specs, capture_of_rules, rule_specs, severity_of
 from watchglass.store import layout, open_store
 
@@ -218,16 +218,12 @@ class _WatchCall:
         if environment.disabled():
             hook.close()
             return hook
+        if config.tensorboard is not None:
+            accompany(hook, export_of(config, config.tensorboard))
         if self._evaluation is not None:  # it starts with the first step and ends with the run
-            evaluator = WatchedEvaluator(replace(self._evaluation, run=config.run))
-            hook.port.on_start.append(evaluator.start)
-            hook.port.on_look.append(evaluator.look)
-            hook.port.on_close.append(evaluator.finish)
+            accompany(hook, WatchedEvaluator(replace(self._evaluation, run=config.run)))
         if config.profiler.enabled:
-            sampler = WatchedSampler(config)
-            hook.port.on_start.append(sampler.start)
-            hook.port.on_look.append(sampler.look)
-            hook.port.on_close.append(sampler.finish)
+            accompany(hook, sampler_of(config))
         set_current(hook)
         return hook
 

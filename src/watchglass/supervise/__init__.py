@@ -10,7 +10,7 @@ if TYPE_CHECKING:
         Lifeline as Lifeline,
         begin_beside as begin_beside,
     )
-    from watchglass.supervise.sampling import SamplerSupervision as SamplerSupervision
+    from watchglass.supervise.restarted_once import RestartedOnce as RestartedOnce
     from watchglass.supervise.supervision import Supervision as Supervision
 
 if not TYPE_CHECKING:

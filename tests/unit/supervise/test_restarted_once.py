@@ -1,4 +1,4 @@
-"""A sampler that dies is started again once, and the second time it is said."""
+"""A sampler, or an export, that dies is started again once, and the second time it is said."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from watchglass.config import SamplerConfig
 from watchglass.errors import LaunchError
-from watchglass.supervise import SamplerSupervision
+from watchglass.supervise import RestartedOnce
 
 CONFIG = SamplerConfig("here", 0, 1)
 
@@ -35,7 +35,7 @@ class Process:
 class World:
     def __init__(self, *, refused: bool = False) -> None:
         self.refused, self.said, self.started = refused, list[str](), list[Any]()
-        self.supervision = SamplerSupervision(CONFIG, {}, self.said.append, start=self.start)
+        self.supervision = RestartedOnce(CONFIG, {}, self.said.append, start=self.start)
 
     def start(self, config: SamplerConfig, environ: Mapping[str, str]) -> Any:
         if self.refused:

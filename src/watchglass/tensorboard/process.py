@@ -1,0 +1,104 @@
+"""The process that follows a run and writes what is new for TensorBoard.
+
+Started by command line with a socket as its standard input, as an evaluator is. It ends when the socket closes or its
+parent has died, and first writes the rest. What it cannot write can be written later: ``watchglass export`` goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+
+from watchglass import diagnose
+from watchglass.config import ExporterConfig
+from watchglass.errors import MissingFileError, NotARunError, RunExistsError, StoreError, WatchglassError
+from watchglass.run import Run, open_run
+from watchglass.supervise import Lifeline, begin_beside
+from watchglass.tensorboard.export import TensorBoardExport
+
+#: Writes for which the process of an earlier attempt may still hold the folder.
+_ENDING_WRITES = 10
+
+
+def main(arguments: list[str]) -> int:
+    """Runs the process, with an :class:`ExporterConfig` as JSON on stdin. Returns its exit status.
+
+    It is 0 at the end of the run, and if the reason was printed for which it cannot write.
+    """
+    if arguments:
+        print("usage: python -m watchglass.tensorboard, with an ExporterConfig as a line of JSON", file=sys.stderr)
+        return 2
+    begin_beside()
+    parent, lifeline = os.getppid(), Lifeline(0)
+    line = lifeline.first_line().decode()
+    if not line:
+        return 0  # the starter has ended before it sent the configuration
+    config, follower = ExporterConfig.from_line(line), None
+    try:
+        follower = _Follower(config)
+        # A process that was forked by the starter may hold the lifeline open after its death.
+        while lifeline.wait(config.settings.interval_s) and os.getppid() == parent:
+            follower.write(ended=False)
+        follower.write(ended=True)
+    except WatchglassError as error:
+        folder = config.settings.folder
+        print(
+            f"watchglass: warning: no more data for TensorBoard: {error}; to write it later: "
+            f"watchglass export {config.run} --to tensorboard -o {folder}",
+            file=sys.stderr,
+        )
+    finally:
+        if follower is not None:
+            follower.close()
+    return 0
+
+
+class _Follower:
+    """A run and its export, both opened as soon as they can be.
+
+    Args:
+        config: What to write.
+    """
+
+    def __init__(self, config: ExporterConfig) -> None:
+        self._config = config
+        self._run: Run | None = None
+        self._export: TensorBoardExport | None = None
+        self._refused = 0
+
+    def write(self, *, ended: bool) -> None:
+        """Write what is new.
+
+        Raises:
+            WatchglassError: It never can be written; at the end, it could not be written.
+        """
+        try:
+            self._write(ended=ended)
+        except (MissingFileError, NotARunError):
+            return  # the run begins with its first step
+        except RunExistsError:
+            self._refused += 1
+            if ended or self._refused > _ENDING_WRITES:
+                raise
+        except StoreError:
+            if ended:
+                raise
+
+    def _write(self, *, ended: bool) -> None:
+        settings = self._config.settings
+        if self._run is None:
+            self._run = open_run(self._config.run)
+        else:
+            self._run.refresh()
+        if self._export is None:
+            self._export = TensorBoardExport(
+                self._run, settings.folder, diagnose.verdict, histograms=settings.histograms
+            )
+        self._export.write_new(ended=ended)
+
+    def close(self) -> None:
+        """Close the files."""
+        if self._export is not None:
+            with suppress(OSError):
+                self._export.close()
