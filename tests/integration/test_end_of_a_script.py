@@ -9,7 +9,7 @@ import pytest
 
 SCRIPT = """
 import atexit, sys
-from watchglass.capture.process.exit_text import ExitText
+from watchglass.capture.process.process_failure import ExitText
 text = ExitText()
 text.open()
 atexit.register(lambda: print(repr(text.found)))

@@ -21,8 +21,8 @@ from failing import Bad, Poisoned, Training, fact_of, facts_of, network, to_nan
 from watchglass import Hook, open_run
 from watchglass.capture.limits import CaptureLimits
 from watchglass.capture.pytorch import PyTorchAdapter
-from watchglass.capture.pytorch.first_bad.collectives import RefusedError, alone
 from watchglass.capture.pytorch.first_bad.extremes import look_at
+from watchglass.capture.pytorch.first_bad.forward_replay import RefusedError, alone
 
 Forward = Callable[[nn.Module, Tensor], Tensor]
 

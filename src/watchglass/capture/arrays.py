@@ -8,12 +8,12 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from watchglass.capture.frameworks import members
-from watchglass.capture.saving.deferred_values import DeferredNumbers
 from watchglass.config import environment
 from watchglass.stats import DTYPE_CODES, Histograms, Rows, native, numbers, pure
 
@@ -22,6 +22,19 @@ if TYPE_CHECKING:
 
     from watchglass.capture.planning.cost import Cost
     from watchglass.record import Readback
+
+
+@dataclass(slots=True, eq=False)
+class DeferredNumbers:
+    """Numbers that the recorder's thread computes from others once they have come from their device.
+
+    Args:
+        resolve: Waits for them and computes.
+        nbytes: Bytes on the host until then.
+    """
+
+    resolve: Callable[[], Any]
+    nbytes: int = 0
 
 
 class ArrayInfo(NamedTuple):

@@ -7,7 +7,7 @@ import sys
 from contextlib import redirect_stderr
 from typing import Any
 
-from watchglass.capture.process.exit_text import ExitText
+from watchglass.capture.process.process_failure import ExitText
 
 
 class Unwilling:

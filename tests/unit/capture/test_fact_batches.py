@@ -18,7 +18,7 @@ from devices.fake_device import FakeDevice, OnDevice
 from facts_of import batch, classifier, facts, facts_by_step, watching
 from watchglass import Mode, open_run
 from watchglass.capture.facts.input_sketches import LIMIT, hash_of, positions
-from watchglass.capture.pytorch.facts.input_samples import sample
+from watchglass.capture.pytorch.facts.copies import sample
 
 
 def hash_one(tensor: Tensor) -> str:

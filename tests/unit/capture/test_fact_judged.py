@@ -17,7 +17,7 @@ from facts_of import classifier, facts, facts_by_step, watching
 from watchglass import Mode
 from watchglass.capture.facts.input_sketches import Correlations
 from watchglass.capture.planning.sketch_pace import SketchPace
-from watchglass.capture.pytorch.facts.input_samples import sample, table_sample
+from watchglass.capture.pytorch.facts.copies import sample, table_sample
 
 SKETCHES = ("input_sketch", "output_sketch", "target_sketch")
 Loss = Callable[[Tensor], Tensor]

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from facts_of import batch, facts, watching
-from watchglass.capture.pytorch.facts.noise_samples import next_after
+from watchglass.capture.pytorch.facts.gradient_noise import next_after
 
 
 def exact(model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], inputs: Tensor, targets: Tensor) -> Any:

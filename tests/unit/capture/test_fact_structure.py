@@ -20,7 +20,7 @@ from watchglass.capture import Hook, attach, loop
 from watchglass.capture.pytorch.facts.batches import Batches
 from watchglass.capture.pytorch.facts.call_order import CallOrderFact
 from watchglass.capture.pytorch.facts.clips import ClipCalls
-from watchglass.capture.pytorch.facts.input_samples import Sample
+from watchglass.capture.pytorch.facts.copies import Sample
 from watchglass.capture.pytorch.facts.leftover_gradients import Leftovers
 from watchglass.capture.pytorch.facts.loss_calls import LossCallFact
 from watchglass.capture.pytorch.facts.loss_scales import LossScales

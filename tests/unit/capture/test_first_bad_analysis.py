@@ -14,8 +14,8 @@ from failing import Bad, Poisoned, to_nan
 from guards import guard
 from watchglass.capture.pytorch.first_bad import analysis
 from watchglass.capture.pytorch.first_bad.analysis import Look
-from watchglass.capture.pytorch.first_bad.collectives import RefusedError
 from watchglass.capture.pytorch.first_bad.extremes import bring_back, look_at
+from watchglass.capture.pytorch.first_bad.forward_replay import RefusedError
 from watchglass.capture.pytorch.first_bad.trace import Trace
 from watchglass.capture.pytorch.modules.module_tree import ModuleTree
 

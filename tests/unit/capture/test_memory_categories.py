@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from watchglass.capture.pytorch.profiling.memory_categories import held_memory, temporary_memory
+from watchglass.capture.pytorch.profiling.operator_windows import held_memory, temporary_memory
 from watchglass.records import MemoryTotals
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from watchglass.capture.pytorch.facts.input_samples import row_sample
+from watchglass.capture.pytorch.facts.copies import row_sample
 
 
 class Special(Tensor):

@@ -7,17 +7,74 @@ import linecache
 import os
 import sys
 import sysconfig
+import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from watchglass.capture.modules import crashed
-from watchglass.capture.process.exit_text import ExitText
 from watchglass.config import environment
 from watchglass.errors import TrainingStopped
 from watchglass.records import Failure
 from watchglass.store import redacted
+
+#: Most pieces that are kept: a text and the end of its line are two pieces, a traceback is many.
+_MOST_PIECES = 3
+
+
+class ExitText:
+    """Finds the text of ``sys.exit("text")`` while it is open. For the main thread.
+
+    Unlike other uncaught exceptions, a ``SystemExit`` is not kept until functions of ``atexit`` run, and no hook is
+    called with it. The interpreter writes its text to ``sys.stderr`` when no Python function runs in the main thread
+    any more. So the ``write`` of that stream is wrapped: a call without a Python caller has the text. Any thread may
+    write, and what it writes is unchanged.
+    """
+
+    def __init__(self) -> None:
+        self._pieces: list[Any] = []
+        self._close: Callable[[], None] = _nothing
+
+    def open(self) -> None:
+        """Observe the present ``sys.stderr`` from now on, if that is possible."""
+        stream = sys.stderr
+        if self._close is not _nothing or stream is None or "write" in getattr(stream, "__dict__", ("write",)):
+            return  # already open, or another package has replaced write
+        original, pieces, main = stream.write, self._pieces, threading.main_thread().ident
+
+        def write(*args: Any, **kwargs: Any) -> Any:
+            try:
+                sys._getframe(1)
+            except ValueError:  # no Python function is the caller
+                if len(pieces) < _MOST_PIECES and threading.get_ident() == main:
+                    pieces.append(args[0] if args else None)
+            return original(*args, **kwargs)
+
+        def close() -> None:
+            if vars(stream).get("write") is write:
+                del stream.write
+
+        with suppress(Exception):
+            stream.write = write  # type: ignore[method-assign]
+            self._close = close
+
+    def close(self) -> None:
+        """Stop observing; the text is kept."""
+        close, self._close = self._close, _nothing
+        close()
+
+    @property
+    def found(self) -> str | None:
+        """The text, None where the process does not end with one."""
+        return str(self._pieces[0]) if len(self._pieces) == 2 and self._pieces[1] == "\n" else None
+
+
+def _nothing() -> None:
+    """Close nothing."""
+
 
 #: Characters of a message, of a line of code, and of the text from which they are made.
 _MESSAGE, _SOURCE, _LOOKED_AT = 500, 200, 20_000

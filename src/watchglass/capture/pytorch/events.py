@@ -17,8 +17,8 @@ from torch.optim import Optimizer
 
 from watchglass.capture.module_places import ParameterPlace, Place
 from watchglass.capture.pytorch.graph.autograd_graph import BackwardStart
-from watchglass.capture.saving.out_of_memory import is_out_of_memory, report_exhaustion
 from watchglass.capture.saving.parameters import LateGradients
+from watchglass.capture.saving.saving import is_out_of_memory, report_exhaustion
 from watchglass.record import CapturedRecords, Forward, OpenStep, Readback
 
 _Told = TypeVar("_Told")

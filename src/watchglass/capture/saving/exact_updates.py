@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 from watchglass.capture.module_places import ParameterPlace
 from watchglass.capture.port import Port
-from watchglass.capture.saving.out_of_memory import is_out_of_memory
-from watchglass.capture.saving.saving import Item, Saving
+from watchglass.capture.saving.saving import Item, Saving, is_out_of_memory
 from watchglass.record import CapturedRecords
 from watchglass.records import Role
 

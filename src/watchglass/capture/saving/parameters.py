@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from watchglass.capture.arrays import DeferredNumbers
 from watchglass.capture.module_places import ParameterPlace
 from watchglass.capture.port import Port
-from watchglass.capture.saving.deferred_values import DeferredNumbers
 from watchglass.capture.saving.exact_updates import Updates
 from watchglass.capture.saving.saving import Item, Saving
 from watchglass.record import CapturedRecords, Readback

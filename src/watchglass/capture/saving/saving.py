@@ -11,7 +11,6 @@ from watchglass.capture.arrays import Arrays, NoValuesError, Read, arrays_of
 from watchglass.capture.module_places import NOWHERE, Place
 from watchglass.capture.planning.cost import Cost
 from watchglass.capture.planning.plan import Keep, Plan
-from watchglass.capture.saving.out_of_memory import is_out_of_memory, report_exhaustion
 from watchglass.capture.saving.tensor_ids import TensorIds
 from watchglass.record import Captured, CapturedRecords
 from watchglass.records import RAW, REDUCTIONS, STATISTICS, Role, RowKind, TensorInfo, facts
@@ -19,6 +18,27 @@ from watchglass.stats import exact_reduction
 from watchglass.store import RawTensor
 
 _log = logging.getLogger("watchglass")
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether memory ran out, on the host or on a device."""
+    if isinstance(error, MemoryError) or any(kind.__name__ == "OutOfMemoryError" for kind in type(error).__mro__):
+        return True
+    # On the host PyTorch raises a plain one.
+    return isinstance(error, RuntimeError) and "allocate memory" in str(error)
+
+
+def report_exhaustion(records: CapturedRecords, what: str, error: Exception) -> None:
+    """Log and record that capture of one kind of tensors has stopped."""
+    reason = (str(error).splitlines() or [""])[0] or type(error).__name__
+    _log.warning(
+        "watchglass: stopped capturing %s: out of memory (%s); the run continues. Lower capture_memory_bytes, or keep "
+        "fewer of these tensors in collections",
+        what, reason,
+    )  # fmt: skip
+    records.add_fact(facts.CaptureOutOfMemory(f"{type(error).__name__}: {reason}"), what)
+
+
 _UNKNOWN: Any = object()
 
 #: Rows that are added to the records of a step.

@@ -53,6 +53,12 @@ class RecordedInterval(DeclaredFact, kind="step_interval"):
     interval: int = 1  #: steps
 
 
+class EvaluationInterval(DeclaredFact, kind="evaluation_interval"):
+    """Of an evaluation from here on, several batches make one step."""
+
+    interval: int = 1  #: batches
+
+
 class TraceNotKept(DeclaredFact, kind="trace_not_kept"):
     """The trace of a profiled window that was not written."""
 

@@ -78,7 +78,7 @@ def test_the_fact_has_the_numbers_of_the_allocator(
     cuda = SimpleNamespace(
         is_initialized=lambda: initialized, current_device=lambda: 3, memory_stats=lambda device: stats
     )
-    monkeypatch.setattr("watchglass.capture.pytorch.facts.allocator.torch", SimpleNamespace(cuda=cuda))
+    monkeypatch.setattr("watchglass.capture.pytorch.facts.memory.torch", SimpleNamespace(cuda=cuda))
     model = classifier()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     with watching(model, tmp_path / "run", facts=("allocator",)):

@@ -21,14 +21,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor
 
-from watchglass.capture.arrays import Read
+from watchglass.capture.arrays import DeferredNumbers, Read
 from watchglass.capture.planning.cost import Memory
 from watchglass.capture.pytorch.device import torch_statistics
 from watchglass.capture.pytorch.device.readback import DeviceTime
 from watchglass.capture.pytorch.device.sizes import DEFAULT_SIZES, DeviceSizes, Size
 from watchglass.capture.pytorch.device.tensor_batches import batches, joined_histograms, joined_rows
-from watchglass.capture.saving.deferred_values import DeferredNumbers
-from watchglass.capture.saving.out_of_memory import is_out_of_memory
+from watchglass.capture.saving.saving import is_out_of_memory
 
 if TYPE_CHECKING:
     from watchglass.capture.pytorch.device.triton_statistics import Gathering, ReadPlan, ReadPlans

@@ -5,18 +5,28 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from watchglass.capture.pytorch.device.stopwatches import DeviceStopwatch, HostStopwatch, Stopwatch
 from watchglass.records import HISTOGRAM_MANTISSA_BITS
 from watchglass.stats import Histograms
+
+
+class Stopwatch(NamedTuple):
+    """Notes points of time, and gives the time between them later."""
+
+    note: Callable[[], Any]  #: Returns the present point of time, without a wait; for any thread that trains.
+    #: The seconds from each note to the next one, one less than notes. May wait: for the recorder's thread.
+    seconds: Callable[[Sequence[Any]], list[float]]
+    on_device: bool  #: Whether it measures the time of a device.
+
 
 _PARTS = 1 << HISTOGRAM_MANTISSA_BITS
 _BIAS = 1075
@@ -130,14 +140,20 @@ def stopwatch_of(
     """The clock of what runs on a device: events of its current stream if it has them, else ``now_ns`` of the host."""
     module = modules.get(device.type) if device is not None else None
     if device is None or module is None or device.type == "mps" or not module.is_available():
-        return HostStopwatch(now_ns)
+        return Stopwatch(now_ns, lambda notes: [(later - earlier) / 1e9 for earlier, later in pairwise(notes)], False)
 
     def record() -> Any:
         event = module.Event(enable_timing=True)
         event.record(module.current_stream(device))
         return event
 
-    return DeviceStopwatch(record, _let_graphs_be_captured)
+    def seconds(notes: Sequence[Any]) -> list[float]:
+        if notes:
+            _let_graphs_be_captured()
+            notes[-1].synchronize()
+        return [earlier.elapsed_time(later) / 1e3 for earlier, later in pairwise(notes)]
+
+    return Stopwatch(record, seconds, True)
 
 
 def histogram_width(wide: bool) -> int:

@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from watchglass.capture.arrays import DeferredNumbers
 from watchglass.capture.pytorch.device.readback import (
     NARROW_SIDE,
     WIDE_SIDE,
@@ -30,7 +31,6 @@ from watchglass.capture.pytorch.device.readback import (
     histograms_from,
 )
 from watchglass.capture.pytorch.device.sizes import DEFAULT_SIZES, DeviceSizes
-from watchglass.capture.saving.deferred_values import DeferredNumbers
 from watchglass.records import HISTOGRAM_MANTISSA_BITS, STATISTIC_FIELDS
 from watchglass.stats import Histograms, Rows, empty, sample_sizes
 

@@ -21,10 +21,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from watchglass.capture.arrays import DeferredNumbers
 from watchglass.capture.pytorch.device import triton_kernels as kernels
 from watchglass.capture.pytorch.device.readback import DeviceRows, DeviceTime, histogram_width, histograms_from
 from watchglass.capture.pytorch.device.sizes import DeviceSizes, Size
-from watchglass.capture.saving.deferred_values import DeferredNumbers
 from watchglass.stats import DTYPE_CODES, Histograms, Rows, sample_sizes
 
 _ROW, _RUN, _RUNS, _STRATA, _SAMPLED_ABOVE = (

@@ -11,17 +11,16 @@ from watchglass.capture.planning.sketch_pace import is_power_of_two
 from watchglass.capture.port import Port
 from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.events import Events
-from watchglass.capture.pytorch.facts.allocator import Allocator
 from watchglass.capture.pytorch.facts.batches import Batches
 from watchglass.capture.pytorch.facts.call_order import CallOrderFact
 from watchglass.capture.pytorch.facts.clips import ClipCalls
 from watchglass.capture.pytorch.facts.gradient_noise import GradientNoiseFact
 from watchglass.capture.pytorch.facts.graph_looks import GraphLooks
-from watchglass.capture.pytorch.facts.held_memory import HeldMemory
 from watchglass.capture.pytorch.facts.judged_rows import JudgedRows
 from watchglass.capture.pytorch.facts.leftover_gradients import Leftovers
 from watchglass.capture.pytorch.facts.loss_calls import LossCallFact
 from watchglass.capture.pytorch.facts.loss_scales import LossScales
+from watchglass.capture.pytorch.facts.memory import Allocator, HeldMemory
 from watchglass.capture.pytorch.facts.model_structure import MembershipFact, TrainingFlagsFact
 from watchglass.capture.pytorch.facts.object_names import ObjectNames
 from watchglass.capture.pytorch.facts.rank_gradients import RankGradients

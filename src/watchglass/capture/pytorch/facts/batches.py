@@ -25,7 +25,7 @@ from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.compiled.graphs import compiling, in_graph_capture
 from watchglass.capture.pytorch.device.readback import on_host
 from watchglass.capture.pytorch.events import ForwardCall, ModuleCall, Update
-from watchglass.capture.pytorch.facts.input_samples import sample, table_sample
+from watchglass.capture.pytorch.facts.copies import sample, table_sample
 from watchglass.capture.pytorch.facts.judged_rows import number_of_model
 from watchglass.capture.pytorch.facts.object_names import ObjectNames
 from watchglass.capture.pytorch.modules.models import Models

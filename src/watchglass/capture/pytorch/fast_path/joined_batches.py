@@ -28,7 +28,7 @@ from watchglass.capture.pytorch.step.module_capture import first_tensor
 from watchglass.capture.pytorch.training_state import TrainingState
 from watchglass.capture.step_phases import FORWARD
 from watchglass.record import Forward, OpenStep
-from watchglass.records import PHASES, RAW, STATISTICS, Role, loss_kind
+from watchglass.records import PHASES, RAW, STATISTICS, Role, facts, loss_kind
 
 #: Batches between two looks at how long they take, and between those whose rows are looked for in the training data.
 _LOOKS, _ROWS = 32, 8
@@ -90,8 +90,7 @@ class JoinedBatches:
         if number - self._looked >= _LOOKS:
             self._looked = number
             if interval.look(number, self._current.port.limits.batch_ns):
-                fact = ("evaluation_interval", "budget", {"interval": interval.interval})
-                step.records.facts.append(fact)
+                step.records.add_fact(facts.EvaluationInterval(interval.interval), "budget")
         if interval.interval == 1 or step.due or self._current.port.rank() is not None or not self._joinable(root):
             return
         following = self._current.port.plan.next_due_evaluation(number + 1)

@@ -12,9 +12,17 @@ from torch import Tensor
 
 from watchglass.capture.pytorch.first_bad import analysis, operations
 from watchglass.capture.pytorch.first_bad.analysis import Found
-from watchglass.capture.pytorch.first_bad.collectives import RefusedError, alone
 from watchglass.capture.pytorch.first_bad.extremes import look_at
-from watchglass.capture.pytorch.first_bad.forward_replay import alike, loss_of, refusal, repeat, unchanged, verified
+from watchglass.capture.pytorch.first_bad.forward_replay import (
+    RefusedError,
+    alike,
+    alone,
+    loss_of,
+    refusal,
+    repeat,
+    unchanged,
+    verified,
+)
 from watchglass.capture.pytorch.first_bad.lines import OperationLines, ways_of
 from watchglass.capture.pytorch.first_bad.trace import Trace
 from watchglass.capture.pytorch.first_bad.weights import Weights

@@ -19,7 +19,7 @@ from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.events import ForwardCall
 from watchglass.capture.pytorch.first_bad import analysis, operations
 from watchglass.capture.pytorch.first_bad.analysis import Found
-from watchglass.capture.pytorch.first_bad.collectives import RefusedError
+from watchglass.capture.pytorch.first_bad.forward_replay import RefusedError
 from watchglass.capture.pytorch.first_bad.lines import NotedForwards, OperationLines, ways_of
 from watchglass.capture.pytorch.first_bad.rerun import Rerun
 from watchglass.capture.pytorch.first_bad.suspects import Suspects

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from watchglass.capture.guard import Guard, harmless
 from watchglass.capture.module_places import Place
 from watchglass.capture.pytorch.first_bad.analysis import Call, Seen
-from watchglass.capture.pytorch.first_bad.collectives import RefusedError
 from watchglass.capture.pytorch.first_bad.extremes import look_at
+from watchglass.capture.pytorch.first_bad.forward_replay import RefusedError
 from watchglass.capture.pytorch.modules.module_hooks import observe_calls
 from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
 from watchglass.capture.pytorch.saving.reduce import version_of

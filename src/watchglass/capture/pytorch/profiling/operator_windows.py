@@ -1,4 +1,4 @@
-"""PyTorch's profiler in windows of training steps: the operators of a model.
+"""PyTorch's profiler in windows of training steps: the operators of a model, its memory, and the trace.
 
 PyTorch has one profiler for each process, so that a second one would end the first. A range that is open when a profile
 ends must have ended before the next profile begins: PyTorch 2.13 writes its end into the freed memory of the first one
@@ -7,12 +7,18 @@ otherwise. Windows end in such a range, that of the optimizer's step, so they li
 
 from __future__ import annotations
 
+import gzip
+import logging
+import tempfile
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from watchglass.capture.guard import Guard
@@ -20,12 +26,115 @@ from watchglass.capture.port import Port
 from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.compiled.graphs import compiled_so_far
 from watchglass.capture.pytorch.modules.models import Models
-from watchglass.capture.pytorch.profiling.kept_traces import KeptTraces
-from watchglass.capture.pytorch.profiling.memory_categories import held_memory, temporary_memory
+from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
 from watchglass.capture.pytorch.profiling.module_ranges import ModuleRanges
-from watchglass.capture.pytorch.profiling.window_profiler import WindowProfiler
-from watchglass.config import ProfiledRange, SessionConfig
-from watchglass.records import MemoryTotals, OperatorTotals, OperatorWindow, WindowFrame
+from watchglass.capture.pytorch.profiling.windows import WindowProfiler
+from watchglass.config import ProfiledRange, SessionConfig, absolute
+from watchglass.records import MemoryTotals, OperatorTotals, OperatorWindow, WindowFrame, facts
+from watchglass.store import layout, open_store
+
+_log = logging.getLogger("watchglass")
+#: Compressed traces of a worker, all together, and one that is not compressed: house.
+_MOST_KEPT_BYTES, _LARGEST_BYTES = 64 << 20, 256 << 20
+
+
+class KeptTraces:
+    """Writes traces into the run, up to a size. For the thread that reads windows. Raises nothing.
+
+    Args:
+        port: Names the run, and gets a fact about each trace that is not kept.
+    """
+
+    def __init__(self, port: Port) -> None:
+        self._port = port
+        # A script may change its working directory.
+        self._location = absolute(port.config.run)
+        self._place: tuple[int, str] | None = None
+        self._kept_bytes = 0
+        port.on_start.append(self._begin)
+
+    def _begin(self, attempt: int) -> None:
+        self._place = attempt, layout.worker_name(self._port.rank() or 0)
+
+    def keep(self, recording: Any, first_step: int, *, writes: bool) -> str:
+        """Write the trace of a recording, if ``writes``; returns its path in the run, "" if it is not kept."""
+        try:
+            if not writes:
+                raise RuntimeError("the next window began before it was written")
+            return self._write(recording, first_step)
+        except Exception as error:  # the window is recorded without it
+            reason = f"{type(error).__name__}: {error}"
+            _log.warning("watchglass: the trace of the window at step %d is not kept: %s", first_step, reason)
+            self._port.add_fact(facts.TraceNotKept(first_step, reason), "torch.profiler")
+            return ""
+
+    def _write(self, recording: Any, first_step: int) -> str:
+        if self._place is None:
+            raise RuntimeError("the run is not open yet")
+        with tempfile.TemporaryDirectory(prefix="watchglass-") as folder:
+            file = Path(folder) / "trace.json"
+            recording.export_chrome_trace(str(file))
+            size = file.stat().st_size
+            if size > _LARGEST_BYTES:
+                raise ValueError(f"it has {size:,} bytes, more than {_LARGEST_BYTES:,}; profile fewer steps")
+            data = gzip.compress(file.read_bytes(), 4, mtime=0)
+        if self._kept_bytes + len(data) > _MOST_KEPT_BYTES:
+            raise ValueError(f"all traces of a worker together have at most {_MOST_KEPT_BYTES:,} bytes")
+        path = layout.trace(*self._place, first_step)
+        with closing(open_store(self._location)) as store:
+            store.write(path, data, replace=True)
+        self._kept_bytes += len(data)
+        return path
+
+
+def held_memory(roots: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> list[MemoryTotals]:
+    """Bytes of parameters, gradients, buffers and states of optimizers, by device.
+
+    Each tensor counts once, a distributed one with its local part. Reads no values, so that it waits for no device.
+    """
+    sums: dict[tuple[str, str], int] = {}
+    seen: set[int] = set()
+    for category, tensor in _tensors(list(roots), list(optimizers)):
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+            key = str(local.device), category
+            sums[key] = sums.get(key, 0) + local.element_size() * local.nelement()
+    return [MemoryTotals(device, category, size) for (device, category), size in sums.items()]
+
+
+def temporary_memory(events: Iterable[Any]) -> list[MemoryTotals]:
+    """The most that was allocated at a time in a window beyond its beginning, by device.
+
+    These are activations, gradients that are made in each step, and workspaces.
+
+    Args:
+        events: Allocations and releases, as PyTorch's profiler has them, in the order of time.
+    """
+    now: dict[str, int] = {}
+    most: dict[str, int] = {}
+    for event in events:
+        if event.name() == "[memory]":
+            kind = event.device_type().name.lower()
+            device = kind if kind == "cpu" else f"{kind}:{event.device_index()}"
+            now[device] = now.get(device, 0) + event.nbytes()
+            most[device] = max(most.get(device, 0), now[device])
+    return [MemoryTotals(device, "temporary", size) for device, size in most.items() if size > 0]
+
+
+def _tensors(roots: list[nn.Module], optimizers: list[Optimizer]) -> Iterator[tuple[str, Tensor]]:
+    for root in roots:
+        for parameter in root.parameters():
+            yield "parameters", parameter
+            if parameter.grad is not None:
+                yield "gradients", parameter.grad
+        for buffer in root.buffers():
+            yield "buffers", buffer
+    for optimizer in optimizers:
+        for state in list(optimizer.state.values()):
+            for _, tensor in tensors_in(state):
+                yield "optimizer_state", tensor
+
 
 if TYPE_CHECKING:
     from torch.profiler import profile, record_function

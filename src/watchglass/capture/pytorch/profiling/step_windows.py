@@ -20,8 +20,13 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from watchglass.capture.guard import harmless
 from watchglass.capture.port import Port
 from watchglass.capture.pytorch.compiled.graphs import captured, compiling
-from watchglass.capture.pytorch.profiling.window_profiler import WindowProfiler
-from watchglass.capture.pytorch.profiling.windows import NO_OPTIMIZER, DueWindow, OpenWindow, WindowFacts
+from watchglass.capture.pytorch.profiling.windows import (
+    NO_OPTIMIZER,
+    DueWindow,
+    OpenWindow,
+    WindowFacts,
+    WindowProfiler,
+)
 from watchglass.config import ProfiledRange
 from watchglass.records import COMPARED_STEPS
 

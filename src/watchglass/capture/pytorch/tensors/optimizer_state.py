@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim import LBFGS, Optimizer
 
+from watchglass.capture.arrays import DeferredNumbers
 from watchglass.capture.module_places import NOWHERE, Place
 from watchglass.capture.port import Port
 from watchglass.capture.pytorch.device.readback import DeviceRows
@@ -18,7 +19,6 @@ from watchglass.capture.pytorch.events import Events, Update
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.nested_tensors import leaves_in
 from watchglass.capture.pytorch.saving.reduce import plain
-from watchglass.capture.saving.deferred_values import DeferredNumbers
 from watchglass.capture.saving.saving import Item, Saving
 from watchglass.record import CapturedRecords
 from watchglass.records import Role

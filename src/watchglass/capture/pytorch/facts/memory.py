@@ -1,4 +1,4 @@
-"""Fact ``held_memory``: graphs of earlier steps that something still holds, and the number of Python's memory blocks.
+"""Facts ``allocator`` and ``held_memory``: memory of a GPU, graphs of earlier steps that something still holds.
 
 Autograd frees the graph of a step when the script lets go of its results. A mark in the metadata of one of its nodes
 lives as long as the node does, so a weak reference to the mark shows whether the graph is held.
@@ -12,9 +12,36 @@ import weakref
 from collections import deque
 from typing import Any
 
+import torch
+
 from watchglass.capture.pytorch.events import ForwardCall, Update
 from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
 from watchglass.records import Mode, facts
+
+#: Of ``torch.cuda.memory_stats``, by our names: numbers of the host, which wait for no device.
+_NUMBERS = {
+    "reserved": "reserved_bytes.all.current", "allocated": "allocated_bytes.all.current",
+    "retries": "num_alloc_retries", "out_of_memory": "num_ooms",
+}  # fmt: skip
+
+
+class Allocator:
+    """Notes the numbers of the present device at captured steps, once the script has begun to use it."""
+
+    def __init__(self) -> None:
+        self._step = -1
+
+    def update_ended(self, update: Update) -> None:
+        """The optimizer has stepped: what is held now, outlives the step."""
+        step = update.step.global_step
+        if step == self._step or not torch.cuda.is_initialized():
+            return
+        self._step = step
+        device = torch.cuda.current_device()
+        stats = torch.cuda.memory_stats(device)
+        numbers = {name: int(stats[key]) for name, key in _NUMBERS.items() if key in stats}
+        update.step.records.add_fact(facts.AllocatorMemory(device, **numbers), "torch.cuda")
+
 
 #: Captured steps whose graphs are looked for, and tensors of an output among which one has a graph.
 _MOST_STEPS, _MOST_TENSORS = 16, 4
