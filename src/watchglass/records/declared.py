@@ -59,6 +59,10 @@ class Declared:
         raise FrozenInstanceError(f"cannot delete field {name!r}")
 
 
+class InColumns(Declared):
+    """A part of which facts have many: stored as a list for each field, and not as a mapping for each part."""
+
+
 def _made(declared: Field[Any]) -> Any:
     if declared.default_factory is MISSING:
         raise TypeError(f"the field {declared.name} is required but was not given")

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
-from functools import cache, partial
 from importlib import import_module
-from typing import Any, ClassVar, TypeVar, Union, get_args, get_origin
+from typing import Any, ClassVar, TypeVar
 
 from watchglass.records.declared import Declared
+from watchglass.records.json_records import FAULTS, as_json, from_json
 
 _Kind = TypeVar("_Kind", bound="DeclaredFact")
-_FAULTS = (TypeError, ValueError, KeyError, OverflowError)
 
 
 @dataclass(frozen=True)
@@ -90,21 +87,16 @@ class DeclaredFact(Declared):
 
     def to_data(self) -> dict[str, Any]:
         """The data of the stored fact: plain JSON values."""
-        data: dict[str, Any] = _plain(self)
+        data: dict[str, Any] = as_json(self)
         return data
 
     @classmethod
     def from_data(cls: type[_Kind], data: Mapping[str, Any]) -> _Kind | None:
         """The fact of such data; None if they lack a field without default. Unknown keys are ignored."""
         try:
-            fact: _Kind = _reader(cls)(data)  # type: ignore[arg-type]
-        except _FAULTS:
+            return from_json(cls, data)
+        except FAULTS:
             return None
-        return fact
-
-
-class InColumns(Declared):
-    """A part of which facts have many: stored as a list for each field, and not as a mapping for each part."""
 
 
 def declared_kinds() -> dict[str, type[DeclaredFact]]:
@@ -113,84 +105,3 @@ def declared_kinds() -> dict[str, type[DeclaredFact]]:
         import_module(f"{__package__}.{name}")
     ours = [kind for kind in DeclaredFact.__subclasses__() if kind.__module__.startswith(f"{__package__}.")]
     return {kind.KIND: kind for kind in sorted(ours, key=lambda each: each.KIND)}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Declared):
-        return {name: _plain(each) for name, each in vars(value).items() if each is not None}
-    if isinstance(value, (list, tuple)):
-        if value and isinstance(value[0], InColumns):
-            return {name: [getattr(each, name) for each in value] for name in vars(value[0])}
-        return [_plain(each) for each in value]
-    if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
-    return value.value if isinstance(value, Enum) else value
-
-
-@cache
-def _reader(kind: Any) -> Callable[[Any], Any]:
-    """Reads a stored value of this type; raises one of the faults for any other."""
-    from watchglass.records.fields_of_classes import field_types  # here, for a training process only writes facts
-
-    origin, parts = get_origin(kind), get_args(kind)
-    if kind is Any:
-        return lambda value: value
-    if isinstance(kind, type) and issubclass(kind, Declared):
-        return partial(_record, kind, {name: _reader(each) for name, each in field_types(kind).items()})
-    if origin in (Union, types.UnionType):
-        return partial(_first, [_reader(part) for part in parts if part is not type(None)], type(None) in parts)
-    if origin is tuple and isinstance(parts[0], type) and issubclass(parts[0], InColumns):
-        return partial(_columns, parts[0], {name: _reader(each) for name, each in field_types(parts[0]).items()})
-    if origin is tuple:
-        return partial(_sequence, [_reader(part) for part in parts if part is not Ellipsis], parts[-1] is Ellipsis)
-    if origin is not None:
-        return partial(_mapping, *map(_reader, parts))
-    return partial(_typed, (int, float) if kind is float else (kind,))
-
-
-def _typed(allowed: tuple[type, ...], value: Any) -> Any:
-    if type(value) not in allowed:
-        raise TypeError(value)
-    return value
-
-
-def _first(readers: list[Callable[[Any], Any]], optional: bool, value: Any) -> Any:
-    if optional and value is None:
-        return None
-    for reader in readers:
-        try:
-            return reader(value)
-        except _FAULTS:  # suppress() takes twice the time, and columns have many values
-            pass
-    if not optional:
-        raise TypeError(value)
-    return None
-
-
-def _sequence(readers: list[Callable[[Any], Any]], any_length: bool, value: Any) -> tuple[Any, ...]:
-    if not isinstance(value, (list, tuple)):
-        raise TypeError(value)
-    if any_length:
-        return tuple(map(readers[0], value))
-    return tuple(reader(each) for reader, each in zip(readers, value, strict=True))
-
-
-def _mapping(key: Callable[[Any], Any], value: Callable[[Any], Any], data: Any) -> dict[Any, Any]:
-    return {key(name): value(each) for name, each in _typed((dict,), data).items()}
-
-
-def _columns(kind: type[InColumns], readers: Mapping[str, Callable[[Any], Any]], data: Any) -> tuple[InColumns, ...]:
-    if data == []:
-        return ()
-    columns = [map(reader, _typed((list,), _typed((dict,), data)[name])) for name, reader in readers.items()]
-    return tuple(kind(*row) for row in zip(*columns, strict=True))
-
-
-def _record(kind: type[Declared], readers: Mapping[str, Callable[[Any], Any]], data: Any) -> Declared:
-    known = {}
-    for name in readers.keys() & _typed((dict,), data).keys():
-        try:
-            known[name] = readers[name](data[name])
-        except _FAULTS:
-            pass
-    return kind(**known)

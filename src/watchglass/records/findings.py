@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from watchglass.records.json_records import record_as_json, record_from_json
 from watchglass.records.training import Mode
 
 
@@ -120,27 +121,21 @@ class Finding:
 
     def to_json(self) -> dict[str, Any]:
         """This finding as plain JSON types; numbers that JSON lacks become "NaN", "Infinity" or "-Infinity"."""
-        return {
-            "id": self.id, "rule": self.rule, "severity": self.severity.value,
-            "step": self.step, "last_step": self.last_step, "count": self.count,
-            "mode": self.mode.name, "worker": self.worker, "tensors": list(self.tensors),
-            "value": number_to_json(self.value), "limit": number_to_json(self.limit),
-            "message": self.message, "causes": list(self.causes), "try": list(self.what_to_try),
-            "attempt": self.attempt, "global_step": self.global_step, "evidence": self.evidence,
-            "model": self.model,
+        spelled = {
+            "mode": self.mode.name, "value": number_to_json(self.value), "limit": number_to_json(self.limit),
+            "evidence": self.evidence,
         }  # fmt: skip
+        fields = {**record_as_json(self), **spelled}
+        return {"try" if name == "what_to_try" else name: value for name, value in fields.items()}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Finding:
         """The finding that :meth:`to_json` gave."""
-        return cls(
-            id=data["id"], rule=data["rule"], severity=Severity(data["severity"]),
-            step=data["step"], last_step=data["last_step"], count=data["count"],
-            mode=Mode[data["mode"]], worker=data["worker"], tensors=tuple(data["tensors"]),
-            value=number_from_json(data["value"]), limit=number_from_json(data["limit"]),
-            message=data["message"], causes=tuple(data["causes"]), what_to_try=tuple(data["try"]),
-            attempt=data["attempt"], global_step=data["global_step"], evidence=data["evidence"], model=data["model"],
-        )  # fmt: skip
+        spelled = {
+            "mode": Mode[data["mode"]].value, "what_to_try": data["try"],
+            **{name: number_from_json(data[name]) for name in ("value", "limit")},
+        }  # fmt: skip
+        return record_from_json(cls, {**data, **spelled})
 
 
 @dataclass(frozen=True)
@@ -153,12 +148,12 @@ class RuleStatus:
 
     def to_json(self) -> dict[str, Any]:
         """This status as plain JSON types."""
-        return {"rule": self.rule, "status": self.status.value, "reason": self.reason}
+        return record_as_json(self)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> RuleStatus:
         """The status that :meth:`to_json` gave."""
-        return cls(data["rule"], Status(data["status"]), data["reason"])
+        return record_from_json(cls, data)
 
 
 @dataclass(frozen=True)
@@ -176,14 +171,12 @@ class Observation:
 
     def to_json(self) -> dict[str, Any]:
         """This observation as plain JSON types."""
-        return asdict(self)
+        return record_as_json(self)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Observation:
         """The observation that :meth:`to_json` gave."""
-        after = data["after"]
-        place = tuple(after) if after else None
-        return cls(data["kind"], data["attempt"], place, data["data"], data["group"], data["steps"])
+        return record_from_json(cls, data)
 
 
 def number_to_json(value: float | None) -> float | str | None:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from watchglass.records.fact import DeclaredFact, InColumns
+from watchglass.records.declared import InColumns
+from watchglass.records.fact import DeclaredFact
 from watchglass.records.windows import MOST_ROWS, WindowCost, check_steps, with_short_names
 
 #: The profilers of Python that a window may use. The first counts every call, the second looks at an interval.

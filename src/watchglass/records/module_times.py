@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from watchglass.records.fact import DeclaredFact, InColumns
+from watchglass.records.declared import InColumns
+from watchglass.records.fact import DeclaredFact
 
 
 class ModuleSeconds(InColumns):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from watchglass.records.fact import DeclaredFact, InColumns
+from watchglass.records.declared import InColumns
+from watchglass.records.fact import DeclaredFact
 from watchglass.records.windows import MOST_ROWS, WindowCost, check_steps, with_short_names
 
 

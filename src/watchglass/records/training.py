@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Any
 
 from watchglass.errors import InvalidValueError
+from watchglass.records.json_records import record_as_json, record_from_json
 
 #: Version of the run format that this release writes: (major, minor). See docs/run-format.md.
 FORMAT_VERSION = (2, 0)
@@ -145,16 +146,12 @@ class TensorInfo:
 
     def to_json(self) -> dict[str, Any]:
         """This row as plain JSON types."""
-        return {**asdict(self), "role": self.role.value, "module_kind": self.module_kind.value}
+        return record_as_json(self)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> TensorInfo:
         """The row that :meth:`to_json` gave; unknown keys of newer minor versions are ignored."""
-        known = {k: v for k, v in data.items() if k in cls.__dataclass_fields__}
-        known["role"], known["module_kind"] = Role(known["role"]), ModuleKind(known.get("module_kind", "other"))
-        known["shape"] = tuple(known.get("shape", ()))
-        known["collections"] = tuple(known.get("collections", ()))
-        return cls(**known)
+        return record_from_json(cls, data)
 
 
 #: Columns of the statistics matrix (float64), in order. Counts are exact up to 2**53. ``min`` to ``l2`` are over the
