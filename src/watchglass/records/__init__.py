@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         PythonWindow as PythonWindow,
     )
     from watchglass.records.json_records import (
+        FAULTS as FAULTS,
         as_json as as_json,
         from_json as from_json,
         record_as_json as record_as_json,

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from watchglass.errors import DamagedDataError, MissingFileError, RunExistsError
+from watchglass.records import FAULTS, record_from_json
 from watchglass.store import layout
 from watchglass.store.contract import Store, StoredObject
 from watchglass.store.json_documents import MAX_BYTES, read_small
@@ -52,12 +53,8 @@ class Claim:
             DamagedDataError: There is none.
         """
         try:
-            return cls(
-                int(data["pid"]), int(data["process_start"]), str(data["boot_id"]), str(data["host"]),
-                int(data["wall_ns"]), data.get("released") is True, tuple(map(str, data["rings"])),
-                data["harvest"] is True, str(data["spool"]),
-            )  # fmt: skip
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            return record_from_json(cls, dict(data))
+        except FAULTS as error:
             raise DamagedDataError(f"a claim must name a process but is {ascii(data)[:120]}") from error
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from watchglass.errors import DamagedDataError, InvalidValueError, MissingFileError
+from watchglass.records import record_from_json
 from watchglass.store import layout
 from watchglass.store.contract import Store
 from watchglass.store.json_documents import read_small
@@ -91,13 +91,10 @@ def read_generation(store: Store, number: int) -> Generation:
     return Generation(number, created_ns, covers)
 
 
-def _covered(row: Mapping[str, Any], number: int) -> Covered:
-    attempt, worker, segments, frames, size = (
-        row[name] for name in ("attempt", "worker", "segments", "frames", "bytes")
-    )
-    sound = all(type(value) is int and 0 <= value < 1 << 60 for value in (attempt, segments, size))
-    if not sound or not isinstance(worker, str) or not isinstance(frames, str):
-        raise InvalidValueError(f"a worker is described wrongly: {ascii(dict(row))[:120]}")
-    if frames != layout.compacted_frames(number, attempt, worker):
-        raise InvalidValueError(f"the frames of a worker are somewhere else: {frames[:80]!a}")
-    return Covered(attempt, worker, segments, frames, size)
+def _covered(row: Any, number: int) -> Covered:
+    found = record_from_json(Covered, row)
+    if not all(0 <= value < 1 << 60 for value in (found.attempt, found.segments, found.bytes)):
+        raise InvalidValueError(f"a worker is described wrongly: {ascii(row)[:120]}")
+    if found.frames != layout.compacted_frames(number, found.attempt, found.worker):
+        raise InvalidValueError(f"the frames of a worker are somewhere else: {found.frames[:80]!a}")
+    return found

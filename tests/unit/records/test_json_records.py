@@ -6,6 +6,8 @@ import json
 import math
 from dataclasses import fields, replace
 
+import pytest
+
 from watchglass.records import (
     Cause,
     Diagnosis,
@@ -62,3 +64,18 @@ def test_what_is_not_a_number_stays_so() -> None:
     found = replace(VERDICT, metrics={"x": math.nan})
     (value,) = from_json(Verdict, json.loads(json.dumps(as_json(found)))).metrics.values()
     assert math.isnan(value)
+
+
+@pytest.mark.parametrize("change", [{"title": 7}, {"what_to_try": "Lower it"}, {"what_to_try": [1]}, {"source": None}])
+def test_values_of_another_type_are_refused(change: dict[str, object]) -> None:
+    with pytest.raises(TypeError):
+        from_json(Cause, {**as_json(CAUSE), **change})
+
+
+def test_missing_fields_have_their_defaults_where_there_are_any() -> None:
+    written = as_json(CAUSE)
+    del written["source"]
+    assert from_json(Cause, {**written, "newer": 1}) == replace(CAUSE, source="")
+    del written["title"]
+    with pytest.raises(KeyError, match="title"):
+        from_json(Cause, written)

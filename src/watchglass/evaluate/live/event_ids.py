@@ -23,11 +23,8 @@ def event_id(run_id: str, kind: str, *parts: object) -> str:
 
 def is_event(event: Event) -> bool:
     """Whether an event that was read is such as an evaluator makes: its identifier becomes part of a path."""
-    texts = (event.id, event.kind, event.run, event.run_id, event.rule)
     return (
-        all(isinstance(text, str) for text in texts)
-        and all(type(number) is int for number in (event.attempt, event.time_ns, event.left_out))
-        and event.kind in _KINDS
+        event.kind in _KINDS
         and (event.kind == "finding") == (event.finding is not None)
         and (event.kind == "status") == (event.status is not None)
         and _ID.match(event.id) is not None
