@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
@@ -16,6 +17,7 @@ from watchglass.records import PARAMETER
 _LAYERS = ("matrix", "looks_up", "recurs", "normalizes", "unknown")
 #: Nodes of products that something is added to: it is the first operand, before the two factors.
 _ADDING = ("Addmm", "Baddbmm", "Addbmm", "Addmv")
+_REDUCTIONS = ("none", "mean", "sum")
 #: Operations on outputs of modules that are read at most.
 _MOST_OF_OUTPUTS = 256
 
@@ -36,8 +38,17 @@ class Graph(OperationGraph):
 
     def setting(self, index: int, name: str) -> Any:
         """A setting of an operation."""
-        of = next(iter(self.results(index)), None)
-        return nodes.setting(self.nodes[index], name, 0 if of is None else len(self.shape(*of)))
+        node = self.nodes[index]
+        if name == "factor":
+            return nodes.factor_of(node)
+        value = nodes.saved(node, "dim" if name == "axes" else name)
+        if name in ("axes", "order"):
+            of = next(iter(self.results(index)), None)
+            axes = 0 if of is None else len(self.shape(*of))
+            return nodes.axes_of(value, axes) if name == "axes" else nodes.order_of(node, axes)
+        if name == "reduction":
+            return _REDUCTIONS[value] if isinstance(value, int) and 0 <= value < len(_REDUCTIONS) else None
+        return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
 
     def output(self, index: int, number: int) -> str | None:
         """Path of the output of a living module that a result is."""

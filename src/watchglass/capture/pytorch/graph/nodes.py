@@ -8,7 +8,6 @@ it. Nodes keep the graph alive, so nothing here may outlive the callback that re
 from __future__ import annotations
 
 import functools
-import math
 import re
 import weakref
 from collections import deque
@@ -22,7 +21,6 @@ from watchglass.records import OPERATIONS, PARAMETER, Operation
 _NUMBERED = re.compile(r"Backward\d*$")
 #: Beyond it a number is negative, as that of an axis, which autograd keeps without its sign.
 _UNSIGNED = 1 << 63
-_REDUCTIONS = ("none", "mean", "sum")
 
 #: Operations, each with the names of autograd's nodes without "Backward" and number, where these are others.
 _NODES = {
@@ -197,49 +195,30 @@ def saved(node: Any, name: str, default: Any = None) -> Any:
     return default if isinstance(value, Tensor) else value
 
 
-def saved_tensor(node: Any, name: str) -> Tensor | None:
-    """A tensor that a node has saved; None where there is none, or hooks have packed it, or a backward let go of it."""
+def _kept(node: Any, name: str) -> Any:
+    """What a node has saved; None where there is none, or hooks have packed it, or a backward let go of it."""
+    raw = getattr(node, f"_raw_saved_{name}", None)
     # Numbers are never packed.
-    if getattr(getattr(node, f"_raw_saved_{name}", None), "unpack_hook", None) is not None:
+    if any(getattr(each, "unpack_hook", None) is not None for each in (raw if isinstance(raw, tuple) else (raw,))):
         return None
     try:
-        value = getattr(node, f"_saved_{name}", None)
+        return getattr(node, f"_saved_{name}", None)
     except RuntimeError:
         return None
+
+
+def saved_tensor(node: Any, name: str) -> Tensor | None:
+    """A tensor that a node has saved; None where it cannot be read."""
+    value = _kept(node, name)
     return value if isinstance(value, Tensor) else None
 
 
 def saved_tensors(node: Any, name: str) -> list[Tensor]:
-    """The tensors of a list that a node has saved; none where hooks have packed one, or a backward let go of them."""
-    if any(getattr(each, "unpack_hook", None) is not None for each in getattr(node, f"_raw_saved_{name}", None) or ()):
-        return []
-    try:
-        return [each for each in getattr(node, f"_saved_{name}", None) or () if isinstance(each, Tensor)]
-    except RuntimeError:
-        return []
+    """The tensors of a list that a node has saved; none where any of them cannot be read."""
+    return [each for each in _kept(node, name) or () if isinstance(each, Tensor)]
 
 
-def setting(node: Any, name: str, axes: int) -> Any:
-    """A setting of an operation, as :meth:`~watchglass.capture.operation_graph.OperationGraph.setting` names them.
-
-    Args:
-        node: The node.
-        name: Name of the setting.
-        axes: Number of axes of its first operand.
-    """
-    if name == "axes":
-        return axes_of(saved(node, "dim"), axes)
-    if name == "order":
-        return _order(node, axes)
-    if name == "factor":
-        return _factor(node)
-    value = saved(node, name)
-    if name == "reduction":
-        return _REDUCTIONS[value] if isinstance(value, int) and 0 <= value < len(_REDUCTIONS) else None
-    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
-
-
-def _order(node: Any, axes: int) -> tuple[int, ...] | None:
+def order_of(node: Any, axes: int) -> tuple[int, ...] | None:
     """By axis of the result of a transposition, the one before; None for other operations."""
     if operation_of(node).name != "transpose" or not axes:
         return None
@@ -251,7 +230,7 @@ def _order(node: Any, axes: int) -> tuple[int, ...] | None:
     return tuple(order)
 
 
-def _factor(node: Any) -> float | None:
+def factor_of(node: Any) -> float | None:
     """The number that a product or quotient multiplies its only operand by; None where it is not known at once."""
     side = "other" if operands(node)[0][0] is not None else "self"
     number = number_of(saved_tensor(node, side))

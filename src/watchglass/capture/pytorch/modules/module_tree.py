@@ -273,12 +273,11 @@ class ModuleTree:
 
     def parameters(self) -> Iterator[Tensor]:
         """All living parameters, in order, each once."""
-        return (living for reference, _ in self._parameters.values() if (living := reference()) is not None)
+        return (living for living, _ in self.places())
 
     def trainable(self) -> int:
         """Number of living parameters that require a gradient."""
-        living = [reference() for reference, _ in self._parameters.values()]
-        return sum(parameter is not None and parameter.requires_grad for parameter in living)
+        return sum(parameter.requires_grad for parameter in self.parameters())
 
 
 def described(trees: Iterable[ModuleTree]) -> facts.ModelDescription:
