@@ -15,8 +15,7 @@ from torch import Tensor
 
 from watchglass.capture.arrays import Elements
 from watchglass.capture.port import Port
-from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
-from watchglass.capture.pytorch.facts.copies import Copies
+from watchglass.capture.pytorch.facts.copies import Copies, is_readable
 from watchglass.capture.pytorch.graph import nodes
 from watchglass.capture.pytorch.public_calls import ATTENTION, MULTI_HEAD_ATTENTION, SOFTMAX
 from watchglass.capture.pytorch.tensors.attention import logits_of, named_arguments
@@ -131,12 +130,10 @@ class SeenPositions:
         self._calls: list[_Attention] = []
         # Of calls in the open, by the sequence number of the node of their softmax.
         self._softmaxes: dict[int, _Attention] = {}
-        # How many calls of multi_head_attention_forward are running: what they call is no other attention.
-        self._within = 0
         guard, guarded = port.guard, port.guarded
         self._listening = [
             ATTENTION.listen(guard, after=guarded(self._attended)),
-            MULTI_HEAD_ATTENTION.listen(guard, before=self._enter, after=guarded(self._heads), ended=self._exit),
+            MULTI_HEAD_ATTENTION.listen(guard, after=guarded(self._heads)),
             SOFTMAX.listen(guard, after=guarded(self._softmax)),
         ]
 
@@ -160,7 +157,7 @@ class SeenPositions:
         places = []
         for limit, several in ((0, masks.shown), (None, masks.hidden)):
             # Others are a scale, or hide the same keys from all.
-            for mask in (each for each in several if each.dim() > 1 and _is_readable(each)):
+            for mask in (each for each in several if each.dim() > 1 and is_readable(each)):
                 mask = _some(mask.detach())
                 places.append(self._copies.add(torch.stack((*_seen(mask, limit, length), mask.max().float()))))
         return places
@@ -170,14 +167,8 @@ class SeenPositions:
         numbers = Counter(map(_of_attention, self._calls))
         return tuple(replace(fact, calls=number) for fact, number in numbers.items())
 
-    def _enter(self, arguments: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._within += 1
-
-    def _exit(self, arguments: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        self._within = max(0, self._within - 1)
-
     def _attended(self, arguments: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        if not self._within:
+        if not MULTI_HEAD_ATTENTION.nest.inside:  # what that calls is no other attention
             self._carefully(functools.partial(self._fused, named_arguments(arguments, kwargs)))
 
     def _fused(self, given: dict[str, Any]) -> None:
@@ -199,7 +190,8 @@ class SeenPositions:
         )
 
     def _softmax(self, arguments: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        logits = logits_of(arguments, kwargs) if not self._within and isinstance(result, Tensor) else None
+        other = isinstance(result, Tensor) and not MULTI_HEAD_ATTENTION.nest.inside
+        logits = logits_of(arguments, kwargs) if other else None
         if logits is not None:
             queries, keys = logits.shape[-2:]
             self._carefully(functools.partial(self._note_weights, queries, keys, result))
@@ -226,7 +218,7 @@ class SeenPositions:
             return None
         noted = _Attention(facts.SeenByAttention(queries, keys, itself, 0.0 if causal else 1.0))
         if queries == keys > 1 and mask is not None and mask.dim() > 1:
-            if not _is_readable(mask):
+            if not is_readable(mask):
                 return None
             noted.seen = self._copies.add(_seen(mask.detach(), limit, queries))
         self._calls.append(noted)
@@ -260,10 +252,6 @@ def _some(mask: Tensor) -> Tensor:
     for axis in range(mask.dim() - 2):
         mask = mask.narrow(axis, 0, min(mask.shape[axis], _SEQUENCES))
     return mask
-
-
-def _is_readable(mask: Tensor) -> bool:
-    return mask.layout is torch.strided and not mask.is_nested and not in_graph_capture(mask)
 
 
 def _is_float(mask: Tensor | None) -> bool:

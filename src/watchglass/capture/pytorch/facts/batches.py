@@ -22,10 +22,10 @@ from watchglass.capture.facts.input_sketches import Correlations, Sample, first_
 from watchglass.capture.planning.sketch_pace import SketchPace, is_power_of_two
 from watchglass.capture.port import Port
 from watchglass.capture.pytorch import public_calls as calls
-from watchglass.capture.pytorch.compiled.graphs import compiling, in_graph_capture
+from watchglass.capture.pytorch.compiled.graphs import compiling
 from watchglass.capture.pytorch.device.readback import on_host
 from watchglass.capture.pytorch.events import ForwardCall, ModuleCall, Update
-from watchglass.capture.pytorch.facts.copies import sample, table_sample
+from watchglass.capture.pytorch.facts.copies import is_readable, sample, table_sample
 from watchglass.capture.pytorch.facts.judged_rows import number_of_model
 from watchglass.capture.pytorch.facts.object_names import ObjectNames
 from watchglass.capture.pytorch.modules.models import Models
@@ -178,9 +178,7 @@ class Batches:
         embedded, self._embedded = self._embedded, []
         for reference, taken in embedded:
             gradient = getattr(_weight(reference()), "grad", None)
-            if gradient is None or gradient.is_nested or hasattr(gradient, "to_local") or in_graph_capture(gradient):
-                continue
-            if gradient.layout is torch.strided and gradient.dim() == 2:
+            if is_readable(gradient) and gradient.dim() == 2:
                 norms = torch.linalg.vector_norm(gradient[:_MOST_TOKENS].float(), dim=1)
                 taken.gradients = on_host(norms)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 import torch
@@ -18,6 +18,13 @@ from watchglass.capture.pytorch.saving.reduce import PyTorchArrays, in_numpy, pi
 _TENSORS = PyTorchArrays()
 #: Errors of tensors without readable elements: inside torch.func, or of a class that a user wrote.
 _UNREADABLE = (RuntimeError, NotImplementedError, TypeError, IndexError)
+
+
+def is_readable(tensor: Any) -> TypeGuard[Tensor]:
+    """Whether it is a tensor, all of this process, whose elements can be read in place now."""
+    if not isinstance(tensor, Tensor) or hasattr(tensor, "to_local") or tensor.is_meta or tensor.is_nested:
+        return False
+    return tensor.layout is torch.strided and not tensor.is_quantized and not in_graph_capture(tensor)
 
 
 def sample(
@@ -49,10 +56,8 @@ def _read(tensor: Tensor) -> tuple[Arrays, Any]:
     """A tensor with one shape and elements that can be read in place, and what reads it."""
     if hasattr(tensor, "to_local"):
         tensor = tensor.to_local()
-    if tensor.is_meta or tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
-        raise TypeError("no elements in place")
-    if in_graph_capture(tensor):
-        raise TypeError("not now")
+    if not is_readable(tensor):
+        raise TypeError("no elements that can be read in place now")
     # Each batch of an evaluation comes here, and NumPy takes a quarter of the time of PyTorch for few elements.
     tensor = tensor.detach()
     return (NUMPY, tensor.numpy()) if in_numpy(tensor) else (_TENSORS, tensor)
@@ -107,8 +112,7 @@ def some(tensor: Tensor | None, limit: int) -> Tensor | None:
         tensor = tensor.detach()
         if hasattr(tensor, "to_local"):
             tensor = tensor.to_local()
-        usable = tensor.layout is torch.strided and not (tensor.is_meta or tensor.is_nested or tensor.is_quantized)
-        if not usable or not tensor.is_floating_point() or not tensor.numel() or in_graph_capture(tensor):
+        if not is_readable(tensor) or not tensor.is_floating_point() or not tensor.numel():
             return None
         if tensor.numel() <= limit:
             return tensor.reshape(-1).clone()

@@ -15,15 +15,13 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from watchglass.capture.facts.judged_sketches import Cut, LossRows, SampleInputs
 from watchglass.capture.operation_graph import CONSTANT, Operand
 from watchglass.capture.planning.sketch_pace import SketchPace
-from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
 from watchglass.capture.pytorch.events import BackwardCall, ForwardCall, LossCall
-from watchglass.capture.pytorch.facts.copies import sample
+from watchglass.capture.pytorch.facts.copies import is_readable, sample
 from watchglass.capture.pytorch.graph import nodes
 from watchglass.capture.pytorch.graph.autograd_graph import Graph
 from watchglass.capture.pytorch.graph.loss_operations import ORDERLY
@@ -206,22 +204,15 @@ def number_of_model(models: Models, forward: Forward) -> int | None:
 def _given(models: Models, call: ForwardCall) -> SampleInputs | None:
     """Elements of the first tensor of floats, else of integers, that a batch of samples consists of."""
     inputs = models.carried.inputs(call.root, call.arguments, call.kwargs)
-    found = [each for _, each in inputs if _readable(each) and each.dim() > 1]
+    found = [each for _, each in inputs if is_readable(each) and each.dim() > 1]
     found.sort(key=lambda each: not each.is_floating_point())
     batch = found[0] if found else None
     return None if batch is None or batch.is_complex() else SampleInputs.of(sample, batch)
 
 
-def _readable(tensor: Any) -> bool:
-    """Whether rows of a tensor can be copied now."""
-    if not isinstance(tensor, Tensor) or tensor.is_nested or tensor.is_meta or hasattr(tensor, "to_local"):
-        return False
-    return tensor.layout is torch.strided and not in_graph_capture(tensor)
-
-
 def _judged(call: LossCall, number: int) -> LossRows | None:
     outputs, targets = call.predictions, call.target
-    if not _readable(outputs) or not _readable(targets) or not outputs.numel():
+    if not is_readable(outputs) or not is_readable(targets) or not outputs.numel():
         return None
     if outputs.device != targets.device or not outputs.is_floating_point():
         return None
@@ -236,7 +227,7 @@ def _judged(call: LossCall, number: int) -> LossRows | None:
 
 def _of_handwritten(found: Difference | Labels, output: LossRows) -> LossRows | None:
     """A loss that the script wrote, and what is known of its output."""
-    if not all(map(_readable, found[:2] if isinstance(found, Labels) else found[:1])):
+    if not all(map(is_readable, found[:2] if isinstance(found, Labels) else found[:1])):
         return None
     if isinstance(found, Labels):
         # As nll_loss, which takes log-probabilities.
@@ -259,7 +250,7 @@ def _of_labels(
 
 
 def _of_output(output: Tensor) -> LossRows | None:
-    judged = LossRows.of_values(sample, output) if _readable(output) else None
+    judged = LossRows.of_values(sample, output) if is_readable(output) else None
     return judged if judged is not None and judged.outputs is not None else None
 
 

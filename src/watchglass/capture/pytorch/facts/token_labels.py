@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from watchglass.capture.arrays import Elements
-from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
 from watchglass.capture.pytorch.events import LossCall, ModuleCall
-from watchglass.capture.pytorch.facts.copies import Copies
+from watchglass.capture.pytorch.facts.copies import Copies, is_readable
 from watchglass.capture.pytorch.graph import nodes
 from watchglass.capture.pytorch.public_calls import argument_of
 from watchglass.records import facts, loss_kind
@@ -54,7 +53,7 @@ class TokenLabels:
     def embed(self, call: ModuleCall) -> None:
         """A module of kind EMBEDDING has returned."""
         given = call.arguments[0] if call.arguments else None
-        if len(self._embedded) >= _MOST_EMBEDDED or not _is_readable(given):
+        if len(self._embedded) >= _MOST_EMBEDDED or not _has_integers(given):
             return
         if given.dim() not in (1, 2) or given.numel() < 2:
             return
@@ -65,7 +64,7 @@ class TokenLabels:
 
     def compare(self, call: LossCall) -> bool:
         """A loss function has returned; whether its labels can be compared with the tokens, and will be."""
-        if not loss_kind(call.function).of_classes or not _is_readable(call.target):
+        if not loss_kind(call.function).of_classes or not _has_integers(call.target):
             return False
         if len(self._losses) >= _MOST_LOSSES or not isinstance(call.predictions, Tensor) or call.predictions.dim() < 2:
             return False
@@ -131,13 +130,9 @@ def _is_token_like(tokens: NDArray[Any]) -> bool:
     return bool(np.unique(tokens).size > 2 and (np.diff(tokens) == 1).mean() < 0.9)
 
 
-def _is_readable(tensor: Any) -> TypeGuard[Tensor]:
+def _has_integers(tensor: Any) -> TypeGuard[Tensor]:
     """Whether it holds integers that can be read now."""
-    if not isinstance(tensor, Tensor) or tensor.dtype not in (torch.int64, torch.int32) or hasattr(tensor, "to_local"):
-        return False
-    if tensor.is_meta or tensor.is_nested or tensor.layout is not torch.strided or not tensor.numel():
-        return False
-    return not in_graph_capture(tensor)
+    return is_readable(tensor) and tensor.dtype in (torch.int64, torch.int32) and tensor.numel() > 0
 
 
 def _rows(tensor: Tensor) -> Tensor:

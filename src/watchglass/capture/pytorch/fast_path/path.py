@@ -537,12 +537,16 @@ class FastPath:
             self._rest.left = 0  # the next call ends it: the full path begins with a call
             return
         self._count_rest()
-        self._now.at, self._now.follows = BETWEEN, self.pattern.begins
         self.observe_steps(True)
+        self._follow()
+        self._look_around()
+
+    def _follow(self) -> None:
+        """Follow steps from here on, between two of them."""
+        self._now.at, self._now.follows = BETWEEN, self.pattern.begins
         root = self.pattern.root()
         if self.pattern.several and root is not None:
             self._several.observe(root)
-        self._look_around()
 
     def _wake_for_call(self) -> int:
         """A call is not as before, or enough steps are over; returns where the step is now."""
@@ -583,10 +587,7 @@ class FastPath:
         if not port.steady.begin(pattern.model, rated=not pattern.by_script):
             return
         self._begin(self._step)
-        self._now.at, self._now.follows = BETWEEN, pattern.begins
-        root = pattern.root()
-        if pattern.several and root is not None:
-            self._several.observe(root)
+        self._follow()
         self._look_around(rests=False)
 
     def _begin(self, step: int) -> None:

@@ -58,8 +58,6 @@ class Attention:
         self._refused: set[str] = set()
         self._leave: list[Callable[[], None]] = []
         self._leave_softmax: Callable[[], None] | None = None
-        # How many calls of multi_head_attention_forward are running: their softmax is no other attention.
-        self._inside = 0
         # Arguments of attention while it is computed again for its rows; None otherwise.
         self._again: list[_Given] | None = None
         self._guarded_attended = port.guarded(self._attended)
@@ -77,9 +75,7 @@ class Attention:
         if self._call is not None and not self._leave:
             self._leave.append(ATTENTION.listen(self._port.guard, after=self._observed))
             multi_head = self._port.guarded(self._multi_head)
-            self._leave.append(
-                MULTI_HEAD_ATTENTION.listen(self._port.guard, before=self._enter, after=multi_head, ended=self._exit)
-            )
+            self._leave.append(MULTI_HEAD_ATTENTION.listen(self._port.guard, after=multi_head))
         if self._call is not None and self._leave_softmax is None:
             self._leave_softmax = SOFTMAX.listen(self._port.guard, after=self._port.guarded(self._softmax))
 
@@ -90,15 +86,9 @@ class Attention:
         self._unwrap_softmax()
 
     def _unwrap_softmax(self) -> None:
-        leave, self._leave_softmax, self._inside = self._leave_softmax, None, 0
+        leave, self._leave_softmax = self._leave_softmax, None
         if leave is not None:
             leave()
-
-    def _enter(self, arguments: tuple[Any, ...], kwargs: _Given) -> None:
-        self._inside += 1
-
-    def _exit(self, arguments: tuple[Any, ...], kwargs: _Given, result: Any) -> None:
-        self._inside = max(0, self._inside - 1)
 
     def module_entered(self, entry: ModuleCall) -> None:
         """A module is about to run."""
@@ -131,7 +121,9 @@ class Attention:
 
     def _softmax(self, arguments: tuple[Any, ...], kwargs: _Given, result: Any) -> None:
         """A softmax has returned."""
-        logits = None if self._call is None or self._inside else logits_of(arguments, kwargs)
+        # What multi-head attention calls is no other attention.
+        other = self._call is not None and not MULTI_HEAD_ATTENTION.nest.inside
+        logits = logits_of(arguments, kwargs) if other else None
         where = self._where() if logits is not None else None
         if logits is not None and where is not None:
             self._carefully(where, functools.partial(self._save_softmax, *where, logits.detach(), result.detach()))
