@@ -112,7 +112,7 @@ def module_times_of(worker: Worker) -> ModuleTimes:
     numbers = worker.numbers(Mode.TRAIN)
     found: list[tuple[int, StepModules]] = []
     for attempt, tables in worker.attempts.items():
-        of_steps = [fact for fact in tables.facts() if fact.global_step >= 0]
+        of_steps = [fact for fact in tables.facts(kind=StepModules.KIND) if fact.global_step >= 0]
         read = [(fact.global_step, modules) for fact in of_steps for modules in read_facts([fact], StepModules)]
         steps, index = numbers.of_global(attempt, np.array([step for step, _ in read], np.uint64))
         found += [(step, read[at][1]) for step, at in zip(steps.tolist(), index, strict=True)]
@@ -140,7 +140,7 @@ def module_times_of(worker: Worker) -> ModuleTimes:
 
 def untimed_models(worker: Worker) -> tuple[UntimedModules, ...]:
     """The models of a worker whose modules are not timed although that was asked for, each once."""
-    return tuple(dict.fromkeys(read_facts(worker.facts(), UntimedModules)))
+    return tuple(dict.fromkeys(read_facts(worker.facts(UntimedModules.KIND), UntimedModules)))
 
 
 def _with_submodules(

@@ -166,7 +166,7 @@ def _variables(worker: Worker) -> dict[int, str]:
     Not of models that take turns in one variable, as the folds of a cross-validation do.
     """
     found: dict[int, str] = {}
-    for model in read_facts(worker.facts(), facts.ModelDescription):
+    for model in read_facts(worker.facts(facts.ModelDescription.KIND), facts.ModelDescription):
         for number, name in model.variables.items():
             if number.isascii() and number.isdigit():
                 found.setdefault(int(number), name[:80])
@@ -181,7 +181,7 @@ def _types(worker: Worker, infos: Mapping[str, TensorInfo]) -> dict[int, str]:
         for row in infos.values()
         if row.model is not None and row.module_type and row.module == (model_name(row.model) if row.model else "")
     }
-    for model in read_facts(worker.facts(), facts.ModelDescription):
+    for model in read_facts(worker.facts(facts.ModelDescription.KIND), facts.ModelDescription):
         for path, kind in (model.module_types or {}).items():
             head, _, tail = path.partition("_")
             counted = head == "model" and tail.isascii() and tail.isdigit()

@@ -296,10 +296,8 @@ class Worker:
             rows = self.numbering(attempt)
             own = rows["own"]
             shift = int(rows["number"][0]) - int(own[0]) if len(own) else 0
-            for fact in tables.facts(since=since.get(attempt, 0) if since is not None else 0):
+            for fact in tables.facts(kind=kind, since=since.get(attempt, 0) if since is not None else 0):
                 number = fact.global_step
-                if kind is not None and fact.kind != kind:
-                    continue
                 if number < 0:
                     of_run.append(fact)
                     continue

@@ -215,19 +215,22 @@ class WorkerTables:
         kinds = [kind for kind in self._rows if kind.key is RowKey.STEP and not kind.shown_by]
         return {kind: rows for kind in kinds if (rows := self.rows(kind, global_step, catalog))}
 
-    def facts(self, global_step: int | None = None, *, since: int = 0) -> list[Fact]:
+    def facts(self, global_step: int | None = None, kind: str | None = None, *, since: int = 0) -> list[Fact]:
         """Facts of a step, of the run (-1), or all of them in the order of steps (None).
 
         Args:
             global_step: The step.
+            kind: Only those of this kind.
             since: Of all, leave out the first ones that arrived, as many.
         """
         log = self.log(FACTS)
-        if global_step is not None:
-            return facts_of(log.at(global_step))
-        rows = log.rows[since:]
-        order = np.argsort(rows["global_step"], kind="stable")
-        return facts_of(rows[order[rows["global_step"][order] > _NO_STEP]])
+        rows = log.rows[since:] if global_step is None else log.at(global_step)
+        if kind is not None:
+            rows = rows[rows["kind"] == kind]
+        if global_step is None:
+            order = np.argsort(rows["global_step"], kind="stable")
+            rows = rows[order[rows["global_step"][order] > _NO_STEP]]
+        return facts_of(rows)
 
     def columns(self, kind: RowKind) -> dict[str, Any]:
         """All rows of a kind but statistics by field, by step or time; of those that stand twice the last one.
