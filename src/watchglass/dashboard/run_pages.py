@@ -153,7 +153,7 @@ def _settings(shown: Shown) -> Sequence[Block]:
 
 def _empty(sentence: str, command: str = "") -> Text:
     """Why nothing is there, and what fills it."""
-    return Text((sentence, " ", Span(command, "code")) if command else sentence, "empty")
+    return Text((sentence, Span(command, "code")) if command else sentence, "empty")
 
 
 #: The pages of a run by their names in addresses, in the order of the bar.

@@ -87,7 +87,7 @@ def _cause(ranked: RankedCause, rank: int) -> Sequence[Block]:
     """A cause with the evidence for and against it, collapsed if it is long."""
     cause = ranked.cause
     score = Span(f"{percent(ranked.score)}, from step {ranked.step} on", "score")
-    blocks: list[Block] = [Text((Span(cause.title, "strong"), " ", score))]
+    blocks: list[Block] = [Text((Span(cause.title, "strong"), score))]
     blocks += [Text(cause.explanation)] if cause.explanation else []
     evidence: list[Block] = []
     for title, lines in (("Evidence for", ranked.evidence), ("Evidence against", ranked.against)):
@@ -147,9 +147,7 @@ def finding_blocks(found: Sequence[Finding]) -> list[Block]:
 
 
 def _tensors(names: Sequence[str]) -> Sequence[str | Span]:
-    shown: list[str | Span] = []
-    for name in names[:_TENSORS]:
-        shown += [Span(name, "code"), " "]
+    shown: list[str | Span] = [Span(name, "code") for name in names[:_TENSORS]]
     return [*shown, f"and {len(names) - _TENSORS} more"] if len(names) > _TENSORS else shown
 
 

@@ -76,4 +76,4 @@ def test_a_page_adds_a_kind_of_its_own() -> None:
 
 
 def test_the_text_of_words_with_roles() -> None:
-    assert plain(("a ", Span("b", "code"), Span("c"))) == "a bc"
+    assert plain(("a", Span("b", "code"), Span("c"))) == "a b c"

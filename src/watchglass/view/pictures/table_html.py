@@ -17,7 +17,7 @@ def inline_html(content: Inline) -> str:
     if isinstance(content, str):
         return escaped(content)
     if not isinstance(content, Span):
-        return "".join(map(inline_html, content))
+        return " ".join(map(inline_html, content))
     tag = _TAGS.get(content.role, "span")
     text = escaped(content.text)
     if content.role:

@@ -26,7 +26,7 @@ class Span:
     address: str = ""
 
 
-#: Text of one or several parts.
+#: Text of one or several parts, with spaces between them.
 Inline: TypeAlias = "str | Span | Sequence[str | Span]"
 
 
@@ -34,7 +34,7 @@ def plain(content: Inline) -> str:
     """The text without its roles."""
     if isinstance(content, str):
         return content
-    return content.text if isinstance(content, Span) else "".join(map(plain, content))
+    return content.text if isinstance(content, Span) else " ".join(map(plain, content))
 
 
 @dataclass(frozen=True)
