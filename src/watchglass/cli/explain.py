@@ -112,15 +112,14 @@ def _print(
         typer.echo(view.explanation_json(verdict, explained), nl=False)
         return
     if explained is None:
-        rows, tone = view.explain_verdict(verdict), view.tone(verdict)
+        rows = view.explain_verdict(verdict)
     elif explained:
-        severity = max((each.finding.severity for each in explained), key=lambda each: each.rank)
-        rows, tone = view.explain_findings(explained, verdict), severity.value
+        rows = view.explain_findings(explained, verdict)
     else:
         (status,) = [status for status in verdict.statuses if status.rule.lower() == str(finding).lower()][:1]
         reason = f": {status.reason}" if status.reason else ""
-        rows, tone = [TextRow(f"{status.rule} found nothing: {status.status.value}{reason}")], ""
-    print_rows(stdout_console(), rows, verdict.run, view.STYLES[tone])
+        rows = [TextRow(f"{status.rule} found nothing: {status.status.value}{reason}")]
+    print_rows(stdout_console(), rows)
 
 
 def _list_causes(knowledge: Knowledge, *, as_json: bool) -> None:

@@ -175,9 +175,8 @@ def run(
             timing=context.obj.evaluator,
         )  # fmt: skip
     file, capture = capture_options.capture_config(config, given, config_of_evaluator)
-    profiled = capture.profiler.enabled is not False
     price = shared_options.price_of(price_per_hour)
-    after = _After(report, profiler_report, profiled, price, file, compact, quiet, verbose)
+    after = _After(report, profiler_report, price, file, compact, quiet, verbose)
     return _launch(replace(job, evaluator=config_of_evaluator, capture=capture), after)
 
 
@@ -186,7 +185,6 @@ class _After(NamedTuple):
 
     report: str | None  #: Path of the report; None for no report.
     profiler_report: str | None  #: The same of the report on time and machine.
-    profiled: bool  #: Whether the run has data for that report.
     price: float | None  #: Price of an hour; None if unknown.
     file: Path | None  #: The file of settings; None for none.
     compact: bool  #: Whether to compact the run.
@@ -228,8 +226,6 @@ def _launch(job: Job, after: _After) -> int:
             _compact(outcome.run, quiet=after.quiet)
         if after.profiler_report is not None:
             _write_profiler_report(outcome.run, after.profiler_report)
-        elif after.profiled and outcome.recorded and not outcome.unwritten and not after.quiet:
-            print_note(f"report on time and machine: {view.command('report', '--profiler', outcome.run)}")
     return outcome.exit_status
 
 

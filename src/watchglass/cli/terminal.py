@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 #: Width of tables in a pipe.
 _PIPE_WIDTH = 120
 
-#: Largest width of the frame around a verdict.
-_FRAME_WIDTH = 110
+#: Largest width of sentences on a terminal.
+_READABLE = 120
 
 
 def stdout_console() -> Console:
@@ -40,11 +40,11 @@ def stderr_console() -> Console:
 
 
 def print_verdict(console: Console, verdict: Verdict, options: Sequence[str] = (), *, verbose: bool = False) -> None:
-    """Print the verdict: in a frame of readable width on a terminal, else as plain text.
+    """Print the verdict, with colours on a terminal.
 
     ``options`` are the options for ``explain`` that give this verdict; ``verbose`` adds cost and counts.
     """
-    print_rows(console, view.outline(verdict, options, verbose=verbose), verdict.run, view.STYLES[view.tone(verdict)])
+    print_rows(console, view.screen(verdict, options, verbose=verbose))
 
 
 def print_verdict_beside(verdict: Verdict, options: Sequence[str] = (), *, verbose: bool = False) -> None:
@@ -108,12 +108,15 @@ def print_section(console: Console, section: view.Section) -> None:
             console.print(f"  {view.printable(view.plain(block.content))}", markup=False, soft_wrap=True)
 
 
-def print_rows(console: Console, rows: Sequence[view.TextRow], run: str, style: str) -> None:
-    """Print an outline in a frame with the name of the run on a terminal, else as plain text."""
-    if console.is_terminal:
-        console.print(view.rows_panel(rows, run, style), width=min(console.width, _FRAME_WIDTH))
-    else:
+def print_rows(console: Console, rows: Sequence[view.TextRow]) -> None:
+    """Print rows, coloured and as wide as a person can read on a terminal, else as plain text."""
+    if not console.is_terminal:
         console.file.write(view.rows_text(rows))
+        return
+    from rich.text import Text
+
+    for line, style in view.wrapped(rows, min(console.width, _READABLE)):
+        console.print(Text(line, style=style), soft_wrap=True)
 
 
 @contextmanager

@@ -120,11 +120,11 @@ if TYPE_CHECKING:
     from watchglass.view.verdict import (
         STYLES as STYLES,
         TextRow as TextRow,
-        outline as outline,
-        rows_panel as rows_panel,
         rows_text as rows_text,
+        screen as screen,
         tone as tone,
         verdict_text as verdict_text,
+        wrapped as wrapped,
     )
     from watchglass.view.verdict_sentences import amounts as amounts, headline as headline
 

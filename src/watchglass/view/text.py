@@ -32,7 +32,12 @@ def escaped(foreign: str) -> str:
 
 def command(*words: str) -> str:
     """A command of watchglass for a shell: ``command("check", "runs/a b")`` is ``"watchglass check 'runs/a b'"``."""
-    return shlex.join(printable(word) for word in ("watchglass", *words))
+    return " ".join(map(quoted, ("watchglass", *words)))
+
+
+def quoted(word: str) -> str:
+    """A word of a command for a shell."""
+    return shlex.quote(printable(word))
 
 
 def harmless_json(document: str) -> str:

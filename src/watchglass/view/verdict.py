@@ -1,36 +1,43 @@
-"""The verdict of a run for the terminal: as plain text or in a coloured frame, both from one outline of rows."""
+"""The verdict of a run for the terminal: a screen of rows, as plain or coloured text."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
 
 from watchglass.records import Diagnosis, Severity, Verdict, count
 from watchglass.view.capture_cost import memory_growth, notable_wait
 from watchglass.view.conclusion import Terms, outcome
 from watchglass.view.failure import failure_lines
-from watchglass.view.text import command, printable
-from watchglass.view.verdict_sentences import cause_in_words, chain, closing, findings_of, headline, reservations, since
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
+from watchglass.view.text import command, percent, printable, quoted
+from watchglass.view.verdict_sentences import (
+    cause_in_words,
+    chain,
+    closing,
+    examined,
+    findings_of,
+    growing,
+    headline,
+    metrics_in_words,
+    reservations,
+    since,
+    stated_by,
+    symptoms_in_words,
+)
 
 #: Colours of rich by severity; "" means no finding.
 STYLES = {"error": "bold red", "warning": "bold yellow", "info": "cyan", "": "bold green"}
 
-#: Most diagnoses that are shown in full, and most that are shown at all: the others have a headline only.
-_IN_FULL, _DIAGNOSES = 3, 20
-#: Most symptoms of a chain that are shown, and most sentences of advice.
-_CHAIN, _ADVICE = 5, 3
-#: Most sentences against a cause.
-_AGAINST = 1
+#: Most diagnoses that are shown with their proof, and most that are shown at all.
+_IN_FULL, _TITLES = 3, 6
+#: Most findings without a diagnosis that are shown.
+_UNEXPLAINED = 5
 
 
 @dataclass(frozen=True)
 class TextRow:
-    """A line of the outline."""
+    """A line of a screen."""
 
     text: str  #: The text.
     #: The label before it; "" for a row that continues the previous one; None for text over the whole width.
@@ -41,60 +48,28 @@ class TextRow:
 
 
 def verdict_text(verdict: Verdict, *, width: int = 100, options: Sequence[str] = (), verbose: bool = False) -> str:
-    """The verdict as plain text, wrapped at ``width``; ``options`` and ``verbose`` as for :func:`outline`."""
-    return rows_text(outline(verdict, options, verbose=verbose), width=width)
+    """The verdict as plain text, wrapped at ``width``; ``options`` and ``verbose`` as for :func:`screen`."""
+    return rows_text(screen(verdict, options, verbose=verbose), width=width)
 
 
 def rows_text(rows: Sequence[TextRow], *, width: int = 100) -> str:
-    """An outline as plain text, wrapped at ``width``."""
-    lines: list[str] = []
+    """Rows as plain text, wrapped at ``width``."""
+    return "\n".join(line for line, _ in wrapped(rows, width)) + "\n"
+
+
+def wrapped(rows: Sequence[TextRow], width: int) -> Iterator[tuple[str, str]]:
+    """The lines of rows, each with the style of its row."""
     for row in rows:
         indent = "" if row.label is None else f"   {row.label:<8} "
-        lines += textwrap.wrap(
+        lines = textwrap.wrap(
             row.text,
             width,
             initial_indent=indent,
             subsequent_indent=" " * (len(indent) or row.hang),
             break_long_words=False,
             break_on_hyphens=False,  # paths and options have some
-        ) or [""]
-    return "\n".join(lines) + "\n"
-
-
-def rows_panel(rows: Sequence[TextRow], run: str, style: str) -> RenderableType:
-    """An outline for a rich console, in a frame that names the run."""
-    from rich.console import Group
-    from rich.padding import Padding
-    from rich.panel import Panel
-    from rich.table import Table
-    from rich.text import Text
-
-    parts: list[RenderableType] = []
-    grid: Table | None = None
-    for row in rows:
-        if row.label is None:
-            grid = None
-            parts.append(_hanging(row) if row.hang else Text(row.text, style=row.style))
-            continue
-        if grid is None:
-            grid = Table.grid(padding=(0, 1))
-            grid.add_column(style="dim", min_width=8, no_wrap=True)
-            grid.add_column(overflow="fold")
-            parts.append(Padding(grid, (0, 0, 0, 3)))
-        grid.add_row(row.label, Text(row.text, style=row.style))
-    title = Text(f"watchglass · {printable(run)}", style="bold")
-    return Panel(Group(*parts), title=title, title_align="left", border_style=style, padding=(0, 1))
-
-
-def _hanging(row: TextRow) -> RenderableType:
-    from rich.table import Table
-    from rich.text import Text
-
-    grid = Table.grid()
-    grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold")
-    grid.add_row(Text(row.text[: row.hang], style=row.style), Text(row.text[row.hang :], style=row.style))
-    return grid
+        )
+        yield from ((line, row.style) for line in lines or [""])
 
 
 def tone(verdict: Verdict) -> str:
@@ -107,8 +82,10 @@ def tone(verdict: Verdict) -> str:
     return "warning" if unsure else ""
 
 
-def outline(verdict: Verdict, options: Sequence[str] = (), *, verbose: bool = False) -> list[TextRow]:
-    """The whole verdict, in order.
+def screen(verdict: Verdict, options: Sequence[str] = (), *, verbose: bool = False) -> list[TextRow]:
+    """The verdict on one screen: what was found, the cause with the numbers that prove it, what to try, where more is.
+
+    A healthy run has two lines. Findings are named with their steps; their evidence is in ``watchglass explain``.
 
     Args:
         verdict: The verdict.
@@ -116,28 +93,91 @@ def outline(verdict: Verdict, options: Sequence[str] = (), *, verbose: bool = Fa
             the verdict of the evaluator of the run.
         verbose: Add the cost of watching, how many rules were evaluated, and why others were not.
     """
-    rows = heading(verdict)
-    for position, diagnosis in enumerate(verdict.diagnoses[:_DIAGNOSES], 1):
-        rows.append(TextRow(""))
-        rows.append(diagnosis_row(position, diagnosis))
-        if position <= _IN_FULL:
-            rows += _in_full(diagnosis, verdict)
-    if len(verdict.diagnoses) > _DIAGNOSES:
-        left = count(len(verdict.diagnoses) - _DIAGNOSES, "further diagnosis", "further diagnoses")
-        rows += [TextRow(""), TextRow(f"and {left}")]
+    style = STYLES[tone(verdict)]
+    if verdict.status == "no issues found" and not verdict.findings and not verbose:
+        rows = [TextRow(_in_a_sentence(verdict), style=style)]
+        rows += [TextRow(text) for text in closing(verdict, options, brief=True, sentence=True)]
+        return [*rows, _more(verdict, options)]
+    diagnoses = verdict.diagnoses
+    first, *further = heading(verdict)
+    rows = [replace(first, text=first.text.removeprefix("issues found: ") + _causes(verdict)), *further]
+    for position, diagnosis in enumerate(diagnoses[:_IN_FULL], 1):
+        rows += _proven(diagnosis, verdict, position if len(diagnoses) > 1 else 0)
+    rows += [diagnosis_row(*numbered) for numbered in enumerate(diagnoses[_IN_FULL:_TITLES], _IN_FULL + 1)]
+    if len(diagnoses) > _TITLES:
+        rows.append(TextRow(f"and {count(len(diagnoses) - _TITLES, 'further diagnosis', 'further diagnoses')}"))
     rows += unexplained(verdict)
-    below = [TextRow(text) for text in closing(verdict, options, brief=not verbose)]
-    rows += [TextRow(""), *below] if below and len(rows) > 1 else below
-    if verdict.diagnoses:
-        rows.append(TextRow(f"each cause with its evidence: {command('explain', verdict.run, *options)}"))
-    # The default set has no rules about time and memory, so no diagnosis names the cure.
+    rows += [TextRow(text) for text in closing(verdict, options, brief=not verbose)]
+    if not diagnoses:
+        return [*rows, _more(verdict, options)] if verdict.train_steps else rows
+    evidence, page = command("explain", verdict.run, *options), command("report", verdict.run)
+    return [*rows, TextRow(f"evidence: {evidence}"), TextRow(f"page: {page}")]
+
+
+def _in_a_sentence(verdict: Verdict) -> str:
+    """In one sentence.
+
+    ``"no issues found in 132 steps (24 examined): loss 0.476; 15 % of a step is a wait for data. runs/mine"``.
+    """
+    begin, _, failed = headline(verdict).partition("no issues found")
+    about = [metrics_in_words(verdict), *growing(verdict), failed.removeprefix(": ")]
+    said = "; ".join(filter(None, about))
+    steps = count(verdict.train_steps, "step") + examined(verdict, brief=True)
+    return f"{begin}no issues found in {steps}{f': {said}' if said else ''}. {printable(verdict.run)}"
+
+
+def _more(verdict: Verdict, options: Sequence[str]) -> TextRow:
+    # The default set has no rules about time and memory, so no finding names the cure.
     judged = {status.rule for status in verdict.statuses}
-    why = command("check", verdict.run, "--rules", "system")
-    if below and "InputBound" not in judged and notable_wait(verdict.capture) is not None:
-        rows.append(TextRow(f"why steps wait, and what to try: {why}"))
-    if below and "MemoryLeak" not in judged and memory_growth(verdict.capture) is not None:
-        rows.append(TextRow(f"what grows, and what to try: {why}"))
-    return rows
+    waits = notable_wait(verdict.capture) is not None and "InputBound" not in judged
+    grows = memory_growth(verdict.capture) is not None and "MemoryLeak" not in judged
+    why = " and ".join(filter(None, ("why steps wait" if waits else "", "what grows" if grows else "")))
+    asked = ("--rules", "system") if why else ("-v", *options)
+    shown = command("check", *asked)
+    return TextRow(f"{f'{why}, and more' if why else 'more'}: {shown} | report {quoted(verdict.run)}")
+
+
+def _causes(verdict: Verdict) -> str:
+    """What the first line says of the causes: ``", one cause: the learning rate is too high (99 %), since step 0"``."""
+    diagnoses = verdict.diagnoses
+    if len(diagnoses) > 1:
+        return f", {len(diagnoses):,} diagnoses"
+    for diagnosis in diagnoses:
+        name, _ = _name_and_proof(diagnosis)
+        return f", {f'one cause: {name}, ' if name else ''}{_place(diagnosis, verdict)}"
+    return ""
+
+
+def _name_and_proof(diagnosis: Diagnosis) -> tuple[str, str]:
+    """The cause that the headline states, with its probability, and the rest of the headline; "" if it states none."""
+    for ranked in diagnosis.causes[:1]:
+        title = f"{ranked.cause.title}: "
+        if diagnosis.headline[: len(title)].lower() == title.lower():
+            return f"{printable(ranked.cause.title)} ({percent(ranked.score)})", diagnosis.headline[len(title) :]
+    return "", diagnosis.headline
+
+
+def _place(diagnosis: Diagnosis, verdict: Verdict) -> str:
+    subject = f", first in {printable(diagnosis.subject)}" if diagnosis.subject else ""
+    return f"since {since(diagnosis, verdict)}{subject}"
+
+
+def _proven(diagnosis: Diagnosis, verdict: Verdict, position: int) -> Iterator[TextRow]:
+    """A diagnosis: its name if it has a number among several, its proof, what to try, and its other symptoms."""
+    name, proof = _name_and_proof(diagnosis)
+    if position:
+        number = f"{position}. "
+        text = f"{name or printable(proof)}, {_place(diagnosis, verdict)}"
+        yield TextRow(number + text, style=STYLES[diagnosis.severity.value], hang=len(number))
+    findings = findings_of(diagnosis, verdict)
+    if name or not position:
+        yield TextRow(printable(proof) + stated_by(findings, proof), "because" if name else "seen")
+    if not name and diagnosis.causes:
+        yield TextRow("; ".join(map(cause_in_words, diagnosis.causes)), "likely")
+    for advice in diagnosis.what_to_try[:1]:
+        yield TextRow(printable(advice), "try", "bold")
+    if others := symptoms_in_words(findings, diagnosis.headline):
+        yield TextRow(others, "also")
 
 
 def heading(verdict: Verdict) -> list[TextRow]:
@@ -152,23 +192,6 @@ def diagnosis_row(position: int, diagnosis: Diagnosis) -> TextRow:
     return TextRow(number + printable(diagnosis.headline), style=STYLES[diagnosis.severity.value], hang=len(number))
 
 
-def _in_full(diagnosis: Diagnosis, verdict: Verdict) -> Iterator[TextRow]:
-    yield from beginning(diagnosis, verdict)
-    for position, ranked in enumerate(diagnosis.causes):
-        yield TextRow(cause_in_words(ranked), "or" if position else "cause")
-        if position == 0:
-            yield TextRow(printable(ranked.cause.explanation), "", "dim")
-        for sentence in ranked.against[:_AGAINST]:
-            yield TextRow(f"against it: {printable(sentence)}", "", "dim")
-    links = chain(findings_of(diagnosis, verdict), diagnosis.headline)
-    for position, link in enumerate(links[:_CHAIN]):
-        yield TextRow(link, "chain" if position == 0 else "")
-    if len(links) > _CHAIN:
-        yield TextRow(f"and {count(len(links) - _CHAIN, 'further finding')}", "")
-    for position, advice in enumerate(diagnosis.what_to_try[:_ADVICE]):
-        yield TextRow(printable(advice), "try" if position == 0 else "", "bold" if position == 0 else "")
-
-
 def beginning(diagnosis: Diagnosis, verdict: Verdict) -> Iterator[TextRow]:
     """Rows with the first place and the first step of a diagnosis."""
     if diagnosis.subject:
@@ -176,13 +199,10 @@ def beginning(diagnosis: Diagnosis, verdict: Verdict) -> Iterator[TextRow]:
     yield TextRow(since(diagnosis, verdict), "since")
 
 
-def unexplained(verdict: Verdict, most: int = _CHAIN) -> Iterator[TextRow]:
+def unexplained(verdict: Verdict, most: int = _UNEXPLAINED) -> Iterator[TextRow]:
     """Findings that belong to no diagnosis, at most ``most`` of them."""
     explained = {name for diagnosis in verdict.diagnoses for name in diagnosis.findings}
     rest = [finding for finding in verdict.findings if finding.id not in explained]
-    if rest:
-        yield TextRow("")
-        yield TextRow("also seen" if verdict.diagnoses else "seen")
     for finding in rest[:most]:
         yield TextRow(chain([finding])[0], finding.severity.value, STYLES[finding.severity.value])
     if len(rest) > most:

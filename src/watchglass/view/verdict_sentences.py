@@ -32,6 +32,8 @@ _FEW_STEPS = 20
 _MOSTLY = 0.5
 #: Rules that a line names.
 _NAMED = 4
+#: Symptoms that a line names.
+_SYMPTOMS = 8
 _SILENCE = {Status.STARVED: "could not be evaluated", Status.ERROR: "failed"}
 
 
@@ -116,8 +118,45 @@ def _has_data(verdict: Verdict) -> bool:
     return verdict.status != "unreadable" and verdict.train_steps > 0
 
 
+def metrics_in_words(verdict: Verdict) -> str:
+    """``"validation accuracy 0.9812, training loss 0.05"``."""
+    return ", ".join(f"{printable(name)} {number(value)}" for name, value in verdict.metrics.items())
+
+
+def growing(verdict: Verdict) -> Iterator[str]:
+    """What limits a verdict beside its rules, as far as the headline does not state it."""
+    stated = reservations(verdict)
+    return capture_lines({k: v for k, v in verdict.capture.items() if k not in stated}, brief=True)
+
+
+def symptoms_in_words(findings: Sequence[Finding], above: str) -> str:
+    """Findings in the order given, by rule and step, in one line: ``"LossIncreasing at step 4, DeadRelu at step 9"``.
+
+    Those whose messages ``above`` states already are left out.
+    """
+    shown = [finding for finding in findings if not _stated(finding.message, above)]
+    named = list(dict.fromkeys(f"{printable(each.rule)} at step {each.step}" for each in shown))
+    return ", ".join(named[:_SYMPTOMS]) + _more(len(named) - _SYMPTOMS)
+
+
+def stated_by(findings: Sequence[Finding], above: str) -> str:
+    """``" (ExplodingTensor)"``: the rules whose messages ``above`` states; "" for none."""
+    rules = dict.fromkeys(printable(each.rule) for each in findings if _stated(each.message, f": {above}"))
+    return f" ({', '.join(rules)})" if rules else ""
+
+
+def _stated(message: str, above: str) -> bool:
+    """Whether a headline, which is a title and messages ("title: message; message"), states a message."""
+    return any(f"{before}{message}; " in f"{above}; " for before in (": ", "; "))
+
+
 def closing(
-    verdict: Verdict, options: Sequence[str] = (), *, brief: bool = False, reasons: bool = True
+    verdict: Verdict,
+    options: Sequence[str] = (),
+    *,
+    brief: bool = False,
+    reasons: bool = True,
+    sentence: bool = False,
 ) -> Iterator[str]:
     """The lines below the diagnoses: metrics, length, rules that could not be evaluated, cost.
 
@@ -126,10 +165,11 @@ def closing(
         options: Options with which ``check`` evaluates the same rules, ``["--rules", "llm"]``.
         brief: Only what a reader of a terminal has to know: results, what limits the verdict, records that are missing.
         reasons: Whether to include the lines of :func:`silent_rules`.
+        sentence: Whether a sentence above states length, metrics and :func:`growing`.
     """
     yield from _ended_early(verdict)
     yield from model_lines(verdict, brief=brief)
-    metrics = ", ".join(f"{printable(name)} {number(value)}" for name, value in verdict.metrics.items())
+    metrics = metrics_in_words(verdict)
     if metrics and not brief:
         yield metrics
     if verdict.problems:
@@ -138,14 +178,14 @@ def closing(
         return
     if verdict.unjudged and verdict.status != "not judged":
         yield f"little could be evaluated: {printable(verdict.unjudged)}"
-    yield length(verdict) + (f"; {metrics}" if metrics and brief else "")
+    if not sentence:
+        yield length(verdict, brief=brief) + (f"; {metrics}" if metrics and brief else "")
     for past in verdict.bypassed:
         yield _bypassed(past, verdict)
     silent = [status for status in verdict.statuses if status.status in (Status.STARVED, Status.ERROR)]
     if brief:
         yield from _in_a_line(silent, command("check", "-v", verdict.run, *options))
-        stated = reservations(verdict)
-        yield from capture_lines({k: v for k, v in verdict.capture.items() if k not in stated}, brief=True)
+        yield from () if sentence else growing(verdict)
         return
     for lines in silent_rules(verdict).values() if reasons else ():
         yield from lines
@@ -196,21 +236,23 @@ def _more(amount: int) -> str:
     return f", and {amount:,} more" if amount > 0 else ""
 
 
-def length(verdict: Verdict) -> str:
-    """Steps and time of the run, and the steps, time and cost that a stop saved."""
+def length(verdict: Verdict, *, brief: bool = False) -> str:
+    """Steps and time of the run, and the steps, time and cost that a stop saved; ``brief`` as for :func:`examined`."""
     text = count(verdict.train_steps, "training step")
     planned = verdict.planned_train_steps
     if planned is not None and planned > verdict.train_steps:
         text = f"{verdict.train_steps:,} of {count(planned, 'training step')}"
-    text += f" in {duration(verdict.seconds)}{examined(verdict)}"
+    text += f" in {duration(verdict.seconds)}{examined(verdict, brief=brief)}"
     return f"stopped after {text}: {saved(verdict)}" if verdict.status == "stopped" else text
 
 
-def examined(verdict: Verdict) -> str:
-    """``" (tensors examined at steps 0 to 31 and 22 more)"``; "" if unknown."""
+def examined(verdict: Verdict, *, brief: bool = False) -> str:
+    """``" (tensors examined at steps 0 to 31 and 22 more)"``, if ``brief`` ``" (54 examined)"``; "" if unknown."""
     seen = verdict.examined
     if seen is None:
         return ""
+    if brief:
+        return f" ({seen.steps:,} examined)" if seen.steps else " (no tensors examined)"
     if seen.steps == verdict.train_steps:
         where = "all of them"
     elif len(verdict.models) > 1 or seen.end <= seen.first:
@@ -289,16 +331,11 @@ def workers_named(workers: Sequence[str]) -> str:
     return f"{len(named):,} workers ({listed})"
 
 
-def chain(findings: Sequence[Finding], above: str = "") -> list[str]:
-    """The symptoms in the order given: step, rule, message. Equal symptoms of several workers or models are one.
-
-    Args:
-        findings: The findings.
-        above: The headline that is shown directly above, whose messages need not be repeated; "" for none.
-    """
+def chain(findings: Sequence[Finding]) -> list[str]:
+    """The symptoms in the order given: step, rule, message. Equal symptoms of several workers or models are one."""
     groups = {id(group[0]): group for group in alike(findings)}
     of_models = over_models(group[0] for group in groups.values())
-    return [chain_link(groups[id(first)], above, others) for first, *others in of_models]
+    return [chain_link(groups[id(first)], others) for first, *others in of_models]
 
 
 def alike(findings: Sequence[Finding]) -> list[list[Finding]]:
@@ -333,10 +370,10 @@ def also_in(others: Sequence[Finding]) -> str:
     return f"also in {models_named(named)}" if named else ""
 
 
-def chain_link(findings: Sequence[Finding], above: str = "", others: Sequence[Finding] = ()) -> str:
+def chain_link(findings: Sequence[Finding], others: Sequence[Finding] = ()) -> str:
     """One symptom: ``"step 4: ExplodingTensor: the loss became NaN (on worker_1)"``; the first worker is not named.
 
-    ``above`` is as in :func:`chain`; ``others`` are the findings of the same in further models.
+    ``others`` are the findings of the same in further models.
     """
     first = findings[0]
     workers = {finding.worker for finding in findings}
@@ -347,8 +384,6 @@ def chain_link(findings: Sequence[Finding], above: str = "", others: Sequence[Fi
         f"{also_in(others)}, from step {min(each.step for each in others)} on" if others else "",
     ]
     note = "; ".join(filter(None, notes))
-    # A headline is a title and messages, "title: message; message".
-    stated = any(f"{before}{first.message}; " in f"{above}; " for before in (": ", "; "))
-    message = "as stated above" if stated else printable(first.message)
+    message = printable(first.message)
     text = f"step {first.step}: {printable(first.rule)}: {message}"
     return text + (f" ({note})" if note else "")

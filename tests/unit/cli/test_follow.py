@@ -27,7 +27,7 @@ def watchglass(watchglass: Watchglass) -> Watchglass:
 def test_a_healthy_run_exits_0_and_is_judged_in_its_journal(watchglass: Watchglass, healthy: Path) -> None:
     said = watchglass("follow", healthy)
     assert said.status == 0
-    assert said.out.startswith("no issues found\n")
+    assert said.out.startswith("no issues found in 120 steps (120 examined): ")
     assert said.err.splitlines() == [
         f"watchglass: waiting for {healthy}",
         f"watchglass: following {healthy}",

@@ -40,8 +40,8 @@ def test_each_line_names_its_run_and_a_table_ends_it(watchglass: Watchglass, run
     assert f"watchglass: [team/broken] following {runs / 'team' / 'broken'}" in lines
     assert any(line.startswith("watchglass: [team/broken] error: ") for line in lines)
     assert "watchglass: [healthy] the run has ended: finished" in lines
-    assert "[healthy]\nno issues found\n" in said.out
-    assert "[team/broken]\nissues found: 1 error" in said.out
+    assert "[healthy]\nno issues found in 120 steps (120 examined): " in said.out
+    assert "[team/broken]\n1 error" in said.out
     table = said.out[said.out.index(f"{runs}: 2 runs") :].splitlines()
     assert table[1].split() == ["run", "state", "steps", "findings", "worst"]
     assert table[2].split() == ["healthy", "finished", "120", "none"]

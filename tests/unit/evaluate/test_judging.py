@@ -126,12 +126,12 @@ def test_a_line_names_the_rank_where_there_are_several(run_path: Path, workers: 
     assert line == f"watchglass: error: the loss became NaN at step 2 (ExplodingTensor{where})"
 
 
-def test_a_terminal_breaks_a_line_about_a_finding_between_words(run_path: Path) -> None:
+def test_a_finding_is_one_line_of_a_terminal_with_its_rule(run_path: Path) -> None:
     build_run(run_path, [*steps(2), Step(scalars={"loss": float("nan")})])
     ours, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 50, 0, 0))
     with open(ours, "rb", buffering=0) as read, open(theirs, "w") as terminal:
         evaluated(run_path, terminal)
         said = read.read(4096).decode().splitlines()
-    at = next(number for number, line in enumerate(said) if "became NaN" in line)
-    assert said[at : at + 2] == ["watchglass: error: the loss became NaN at step 2", "(ExplodingTensor)"]
+    (line,) = [line for line in said if "ExplodingTensor" in line]
+    assert line == "watchglass: error: the loss bec… (ExplodingTensor)"

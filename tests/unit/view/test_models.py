@@ -48,7 +48,7 @@ def test_each_model_has_its_own_line_and_the_worst_is_first(run_path: Path) -> N
     assert lines[0].endswith("findings") or lines[0].endswith("finding")
     assert lines[1].startswith("model: 120 training steps (19 examined), training loss ")
     assert found.metrics == {}
-    assert re.search(r"since    step [1-9]\d+, in model_2 \(trained since step 1\)\n", text)
+    assert re.search(r"since step [1-9]\d+, in model_2 \(trained since step 1\)", " ".join(text.split()))
     assert "240 training steps" in text
     assert "model\\_2: 120 training steps" in markdown_document([found], Terms())
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import textwrap
 import time
 from collections.abc import Collection, Sequence
 from typing import TextIO
@@ -15,6 +14,9 @@ from watchglass.evaluate.live.journal import BufferedJournal
 from watchglass.records import Finding, RuleStatus, Verdict
 from watchglass.store import Store
 from watchglass.view import printable, verdict_text
+
+#: What each line begins with.
+_BRAND = "watchglass: "
 
 
 class Reporting:
@@ -87,8 +89,10 @@ class Reporting:
                 # A message says itself which ranks it is about where it compares them.
                 ranked = bool(finding.worker) and (len(names) > 1 or finding.worker != "worker_0")
                 where = f" on {printable(finding.worker)}" if ranked else ""
-                said = f"{finding.severity.value}: {printable(finding.message)} ({finding.rule}{where})"
-                self._print(f"{said}\n", breaks=True)
+                begin, columns = f"{_BRAND}{self._label}", _columns(self._output)
+                said, whose = f"{finding.severity.value}: {printable(finding.message)}", f" ({finding.rule}{where})"
+                room = columns - len(begin) if columns else None
+                self._print(f"{_in_a_line(said, whose, room)}\n")
 
     def statuses(self, statuses: Sequence[RuleStatus], attempt: int) -> None:
         """Reports changes of status.
@@ -115,20 +119,25 @@ class Reporting:
         """Prints a sentence for the user."""
         self._print(f"{printable(sentence)}\n")
 
-    def _print(self, text: str, *, breaks: bool = False) -> None:
+    def _print(self, text: str) -> None:
         if self._output is not None:
-            line = f"watchglass: {self._label}{text}"
-            self._output.write(_broken(line, self._output) if breaks else line)
+            self._output.write(f"{_BRAND}{self._label}{text}")
             self._output.flush()
 
 
-def _broken(line: str, output: TextIO) -> str:
-    """A line for a terminal, broken between words, where the terminal would break within one; else the line."""
+def _in_a_line(said: str, whose: str, room: int | None) -> str:
+    """What a finding says and whose it is, on a terminal in ``room`` columns: ``watchglass explain`` shows the rest."""
+    if room is None or len(said) + len(whose) <= room:
+        return said + whose
+    return said[: max(0, room - len(whose) - 1)].rstrip() + "…" + whose
+
+
+def _columns(output: TextIO | None) -> int | None:
+    """The width of a terminal; None if the output is none, or has no size."""
     try:
-        columns = os.get_terminal_size(output.fileno()).columns
-        return textwrap.fill(line, columns, break_long_words=False, break_on_hyphens=False) + "\n"
-    except (OSError, ValueError):  # no terminal, or one without a size
-        return line
+        return os.get_terminal_size(output.fileno()).columns if output is not None else None
+    except (OSError, ValueError):
+        return None
 
 
 def _goes_on(attempt: int, workers: Collection[FollowedWorker]) -> bool:
