@@ -164,5 +164,4 @@ def test_a_script_that_watches_itself_hears_where_the_run_is_and_the_verdict(
     first, second, *rest = err.splitlines()
     assert first == f"watchglass: run directory {tmp_path / 'here'}"
     assert second == f"watchglass: verdict on {tmp_path / 'here'}"
-    assert rest[0] == "no issues found"
-    assert any("40 training steps" in line for line in rest)
+    assert rest[0].startswith("no issues found in 40 steps")

@@ -135,9 +135,9 @@ def test_the_fourth_and_the_fifth_model_of_a_search_are_examined(tmp_path: Path,
     assert dead == {3}
     wrong = {finding.model for finding in found.findings if finding.severity.name != "INFO"}
     assert wrong == {3, 4}
-    text = verdict_text(found)
-    assert "since    step 240, the first of model_4" in text
-    assert "since    step 320, the first of model_5" in text
+    text = " ".join(verdict_text(found).split())
+    assert "since step 240, the first of model_4" in text
+    assert "since step 320, the first of model_5" in text
     assert all(len(steps) >= 8 for steps in captured(run).values())
     assert len(captured(run)) == 5
 

@@ -89,7 +89,7 @@ def watched(folder: Path, *, slow: bool) -> Ended:
         launcher.kill()  # its script ends with it
         launcher.wait()
     assert launcher.returncode == 0, said
-    (headline,) = re.findall(r"^(?:issues found|no issues found|not judged).*", said, re.MULTILINE)
+    (headline,) = re.findall(r"^(?:[0-9]+ (?:error|warning|info)|(?:no issues found|not judged)).*", said, re.MULTILINE)
     found = open_run(run).journal.findings
     return Ended(headline, {(each.rule, each.severity, each.model, each.since) for each in found}, stops)
 

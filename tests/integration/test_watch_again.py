@@ -85,7 +85,7 @@ def test_a_cell_that_is_run_again_has_a_verdict_for_each_run(in_tmp_path: Path) 
     assert (done.returncode, done.stdout) == (0, "closed\n"), done.stderr
     until(lambda: open_run("run").journal.statuses and is_judged(open_run("run")))  # on a slow machine it comes later
     assert done.stderr.count("watchglass: verdict on ") == 2, done.stderr
-    assert done.stderr.count("40 training steps in ") == 2, done.stderr
+    assert done.stderr.count("found in 40 steps") == 2, done.stderr
     assert "held by" not in done.stderr
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,16 +12,13 @@ from watchglass.cli.declaring import option
 from watchglass.cli.evaluator_options import Causes
 from watchglass.cli.shared_options import PricePerHour, RunPath, price_of
 from watchglass.cli.terminal import working
-from watchglass.errors import InvalidValueError
 
 
 def report(
     run: RunPath,
     output: Annotated[
         str | None,
-        option(
-            "--output, -o FILE", "HTML file to write, such as report.html. [default with --profiler: inside the run]"
-        ),
+        option("--output, -o FILE", "HTML file to write. [default: NAME-OF-RUN.html; with --profiler: inside the run]"),
     ] = None,
     force: Annotated[bool, option("--force", "Overwrite the file if it exists.")] = False,
     causes: Causes = None,
@@ -39,8 +37,7 @@ def report(
         written = write_profiler_report(run, output, replace=force)
         typer.echo(f"{view.printable(written.place)} ({view.size(written.bytes)})")
         return
-    if output is None:
-        raise InvalidValueError("-o is missing; name the HTML file to write, such as -o report.html")
+    output = output or f"{Path(run).resolve().name or 'report'}.html"
     view.check_report_path(output, replace=force)
     opened, verdict = judged(run, causes=causes or (), price_per_hour=price)
     with working("drawing the figures"):

@@ -1,7 +1,7 @@
 """Gradients are computed in every iteration, and nothing ever uses them: the optimizer's step was forgotten."""
 # /// watchglass
-# headline = "^issues found: 1 error"
-# says = ["The optimizer never steps"]
+# headline = "^1 error"
+# says = ["[Tt]he optimizer never\\s+steps"]
 # ///
 
 import torch

@@ -3,8 +3,8 @@
 It learns random labels by heart, so the validation loss rises.
 """
 # /// watchglass
-# headline = "issues found"
-# says = ["[Tt]he model overfits its training data"]
+# headline = "^[0-9]+ (error|warning)"
+# says = ["[Tt]he\\s+model\\s+overfits\\s+its\\s+training\\s+data"]
 # slow = true
 # ///
 

@@ -1,7 +1,7 @@
 """A likelihood whose variance is driven to nothing: it falls far below zero and then diverges for good."""
 # /// watchglass
-# headline = "issues found"
-# says = ["The learning rate jumped", "rose from 0.01 to 2 at step 120", "exp was given values above 88.7"]
+# headline = "^[0-9]+ (error|warning)"
+# says = ["[Tt]he\\s+learning\\s+rate\\s+jumped", "rose from 0.01 to 2 at step 120", "exp was given values above 88.7"]
 # ///
 
 import torch

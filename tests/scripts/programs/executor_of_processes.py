@@ -1,7 +1,7 @@
 """A search in an executor, whose processes come to their end."""
 # /// watchglass
-# headline = "^no issues found$"
-# says = ["(?m)^160 training steps in"]
+# headline = "^no issues found in "
+# says = ["in 160 steps"]
 # never_says = ["ended early"]
 # ///
 

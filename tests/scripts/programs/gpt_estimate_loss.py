@@ -4,8 +4,8 @@ It learns a few characters by heart, so the validation loss rises.
 """
 # /// watchglass
 # options = ["--save-interval", "4"]
-# headline = "issues found"
-# says = ["[Tt]he model overfits its training data"]
+# headline = "^[0-9]+ (error|warning)"
+# says = ["[Tt]he\\s+model\\s+overfits\\s+its\\s+training\\s+data"]
 # steps = 120
 # [[recorded]]
 # series = "loss"

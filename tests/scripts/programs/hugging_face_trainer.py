@@ -1,8 +1,8 @@
 """Hugging Face's Trainer with a tiny GPT-2, random tokens, and an evaluation after each epoch: it overfits."""
 # /// watchglass
 # options = ["--save-interval", "4"]
-# headline = "issues found"
-# says = ["[Tt]he model overfits its training data|inputs do not\\s+determine the targets"]  # its tokens are random
+# headline = "^[0-9]+ (error|warning)"
+# says = ["[Tt]he\\s+model\\s+overfits\\s+its\\s+training\\s+data|inputs do not\\s+determine the targets"]  # its tokens are random
 # slow = true
 # ///
 

@@ -1,7 +1,7 @@
 """One layer was left out of the optimizer."""
 # /// watchglass
 # options = ["--save-interval", "4"]
-# headline = "^issues found: 1 warning, 1 info$"
+# headline = "^1 warning, 1 info"
 # says = ["0\\.weight has not changed in any of 8 captures up to step \\d+:\\s+no gradient was captured for it"]
 # ///
 

@@ -1,7 +1,7 @@
 """A learning rate a hundred times too high: the loss rises from the first steps on."""
 # /// watchglass
-# headline = "issues found"
-# says = ["1. The learning rate is too high"]
+# headline = "^[0-9]+ (error|warning)"
+# says = ["[Tt]he\\s+learning\\s+rate\\s+is\\s+too\\s+high"]
 # ///
 
 import torch

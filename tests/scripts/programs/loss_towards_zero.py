@@ -1,7 +1,7 @@
 """A problem that is solved exactly: the loss falls from above 1 to nothing within some steps, and wavers there."""
 # /// watchglass
-# headline = "^issues found: 1 warning"
-# says = ["The layers have nothing non-linear between them"]
+# headline = "^1 warning"
+# says = ["[Tt]he\\s+layers\\s+have\\s+nothing\\s+non-linear\\s+between\\s+them"]
 # never_says = ["diverged", "error:"]
 # ///
 

@@ -1,7 +1,7 @@
 """Backward runs and no optimizer steps."""
 # /// watchglass
-# headline = "^issues found: 1 error"
-# says = ["The optimizer never steps"]
+# headline = "^1 error"
+# says = ["[Tt]he optimizer never\\s+steps"]
 # never_says = ["no issues found"]
 # ///
 

@@ -1,6 +1,6 @@
 """A search in which the last learning rate is far too high: that model is named, the others are not blamed."""
 # /// watchglass
-# headline = "issues found: 1 error"
+# headline = "^1 error"
 # steps = 240
 # says = ["error: model_3: the loss became (NaN|infinite)"]
 # never_says = ["(warning|error): model(_2)?: "]

@@ -1,6 +1,6 @@
 """The script saves another number as its loss: that one counts."""
 # /// watchglass
-# headline = "^no issues found$"
+# headline = "^no issues found in "
 #
 # [[recorded]]
 # series = "loss"

@@ -1,8 +1,8 @@
 """An L2 penalty added by hand to the training loss and not to the validation loss; it hides no overfitting."""
 # /// watchglass
 # options = ["--save-interval", "8"]
-# headline = "issues found"
-# says = ["overfits its training data", "validation loss .cross_entropy."]
+# headline = "^[0-9]+ (error|warning)"
+# says = ["overfits\\s+its\\s+training\\s+data", "validation loss .cross_entropy."]
 # steps = 400
 # [[recorded]]
 # series = "loss"

@@ -1,9 +1,9 @@
 """A search in a pool, which ends its processes as it is left, by a signal or not; each has two models."""
 # /// watchglass
 # # With a process that is ended by a signal the last captures of its second model may be lost.
-# headline = '^(no issues found|not judged: [12] of 4 models could not be judged: .*model_2.*)$'
+# headline = '^(no issues found in .*|not judged: [12] of 4 models could not be judged: .*model_2.*)$'
 # says = [
-#   "(?m)^160 training steps in",
+#   "in 160 steps",
 #   "(?s)model of worker_0.*model of worker_1.*and 2 further models; no findings in them",
 # ]
 # ///

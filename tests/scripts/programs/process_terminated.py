@@ -1,8 +1,8 @@
 """A process that is terminated once it has trained for long enough."""
 # /// watchglass
-# headline = "^no issues found$"
+# headline = "^no issues found in "
 # says = [
-#   "(?m)^40 training steps in",
+#   "in 40 steps",
 #   "worker_0\\s+ended\\s+early,\\s+like\\s+a\\s+terminated\\s+process",
 # ]
 # ///

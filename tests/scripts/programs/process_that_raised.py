@@ -1,6 +1,6 @@
 """A script that goes on without a separate process that raised."""
 # /// watchglass
-# headline = "^no issues found$"
+# headline = "^no issues found in "
 # says = ["worker_1\\s+ended\\s+early,\\s+ValueError:\\s+the\\s+second\\s+one\\s+is\\s+unhappy"]
 # timing = true
 # ///

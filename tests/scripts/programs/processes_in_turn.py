@@ -1,8 +1,8 @@
 """A process for each of several models, one after the other."""
 # /// watchglass
-# headline = "^no issues found$"
+# headline = "^no issues found in "
 # says = [
-#   "(?m)^80 training steps in",
+#   "in 80 steps",
 #   "(?s)model of worker_0.*model of worker_1",
 # ]
 # never_says = ["ended early"]

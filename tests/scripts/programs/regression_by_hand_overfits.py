@@ -1,6 +1,6 @@
 # /// watchglass
-# headline = "issues found: 1 warning"
-# says = ["1. The model overfits its training data: the validation loss is"]
+# headline = "^1 warning"
+# says = ["[Tt]he\\s+model\\s+overfits\\s+its\\s+training\\s+data"]
 # [[recorded]]
 # series = "loss"
 # line = "step (\\d+) loss ([\\d.e+-]+)"

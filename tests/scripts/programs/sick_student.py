@@ -1,6 +1,6 @@
 """Two models in turns, of which the second diverges: it is named, and the first is not blamed."""
 # /// watchglass
-# headline = "issues found"
+# headline = "^[0-9]+ (error|warning)"
 # steps = 400
 # says = ["(warning|error): model_2: "]
 # never_says = ["(warning|error): model: "]

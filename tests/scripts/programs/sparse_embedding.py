@@ -1,7 +1,7 @@
 """Sparse gradients of an embedding with SparseAdam, beside a dense optimizer for the rest."""
 # /// watchglass
 # options = ["--save-interval", "1"]
-# headline = "^issues found: 1 warning"
+# headline = "^1 warning"
 # says = ["is no better\\s+than guessing"]  # its targets are random
 # steps = 60
 # [[recorded]]

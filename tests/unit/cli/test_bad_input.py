@@ -158,7 +158,6 @@ def script(tmp_path: Path) -> Path:
         (["chek"], "No such command 'chek'"),
         (["run", "--rum", "x", "train.py"], "--rum"),
         (["check"], "Missing argument 'RUN'"),
-        (["report", "healthy"], "-o is missing; name the HTML file to write"),
     ],
 )
 def test_one_line_and_nothing_happens(

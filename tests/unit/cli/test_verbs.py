@@ -117,6 +117,7 @@ def test_a_report_is_written_and_not_overwritten(watchglass: Watchglass, broken:
     assert "ExplodingTensor" in target.read_text()
     assert "--force" in watchglass("report", broken, "-o", target).error
     assert watchglass("report", broken, "-o", target, "--force").status == 0
+    assert watchglass("report", broken).out.startswith("broken.html (")
 
 
 def test_a_trace_is_written_and_not_overwritten(watchglass: Watchglass, broken: Path, tmp_path: Path) -> None:
