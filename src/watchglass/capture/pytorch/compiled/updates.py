@@ -6,7 +6,6 @@ operator takes parameters and gradients only so that the compiler keeps it in it
 
 from __future__ import annotations
 
-import gc
 import itertools
 import weakref
 from collections.abc import Callable, Sequence
@@ -19,6 +18,7 @@ from torch.optim import Optimizer
 from watchglass.capture.guard import harmless
 from watchglass.capture.pytorch.compiled.graphs import captured
 from watchglass.capture.pytorch.modules.module_tree import parameters_of
+from watchglass.capture.pytorch.updates.update_counters import living_optimizers
 
 _numbers = itertools.count()
 _all: weakref.WeakValueDictionary[int, CompiledUpdates] = weakref.WeakValueDictionary()
@@ -90,9 +90,8 @@ class CompiledUpdates:
         optimizer = known() if known is not None else None
         if optimizer is None or next(iter(parameters_of(optimizer))).data_ptr() != address:
             # Only compiled code holds it for certain. Once for each.
-            found = (each for each in gc.get_objects() if issubclass(type(each), Optimizer))
-            at = (each for each in found if next((p.data_ptr() for p in parameters_of(each)), 0) == address)
-            optimizer = next(at, None)
+            living = (each for each in living_optimizers() if parameters_of(each)[0].data_ptr() == address)
+            optimizer = next(living, None)
             if optimizer is not None:
                 self._known[address] = weakref.ref(optimizer)
         return optimizer

@@ -37,7 +37,7 @@ Order = tuple[str, ...]
 
 
 class CallOrder:
-    """Cuts the calls of the thread that made it into rounds, and counts these.
+    """Cuts the calls of the training thread into rounds, and counts these.
 
     The methods that note a call never raise, and take a few look-ups.
 
@@ -47,7 +47,6 @@ class CallOrder:
 
     def __init__(self, is_new: Callable[[], None]) -> None:
         self._is_new = is_new
-        self._thread = threading.get_ident()
         self._order: list[str] = []
         self._updated = False
         # A round without its beginning is not recorded.
@@ -77,16 +76,15 @@ class CallOrder:
 
     def note(self, name: str) -> None:
         """A call."""
-        if threading.get_ident() == self._thread:
-            order = self._order
-            if len(order) < _LONGEST:
-                order.append(name)
-            elif order[-1] is not _CUT_OFF:
-                order.append(_CUT_OFF)
+        order = self._order
+        if len(order) < _LONGEST:
+            order.append(name)
+        elif order[-1] is not _CUT_OFF:
+            order.append(_CUT_OFF)
 
     def backward(self) -> None:
         """A backward begins."""
-        if self._updated and not self._stepping and threading.get_ident() == self._thread:
+        if self._updated and not self._stepping:
             self._cut()
         self.note("backward")
 
@@ -105,8 +103,6 @@ class CallOrder:
 
     def step_begins(self, optimizer: int) -> None:
         """An optimizer, known by its identity, is about to step."""
-        if threading.get_ident() != self._thread:
-            return
         stepping, order = self._stepping, self._order
         if stepping and stepping[0] == optimizer and "backward" in order[self._stepping_from :]:
             # Left by an exception (an interrupted notebook cell), and called again in a later round. Or a class that
@@ -119,7 +115,7 @@ class CallOrder:
     def step_ended(self, optimizer: int, named: Callable[[], str]) -> None:
         """An optimizer has stepped; ``named`` gives the name of that call."""
         stepping = self._stepping
-        if threading.get_ident() != self._thread or not stepping:
+        if not stepping:
             return
         while stepping and stepping.pop() != optimizer:
             pass
