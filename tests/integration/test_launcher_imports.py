@@ -51,7 +51,10 @@ def test_asking_for_one_verb_imports_no_other() -> None:
         ("import watchglass; watchglass.watch", ("watchglass.store.compaction", "watchglass.store.parquet", "pyarrow")),
         (
             "from watchglass.cli import main; main(['--help'])",
-            ("numpy", "pyarrow", "psutil", "plotly", "tensorboard", "watchglass.capture", "watchglass.evaluate.engine"),
+            (
+                "numpy", "pyarrow", "psutil", "plotly", "tensorboard", "mcp", "textual", "watchglass.capture",
+                "watchglass.evaluate.engine",
+            ),
         ),
         (
             "import watchglass.profile.process",

@@ -20,8 +20,8 @@ from watchglass.config import TIMING, Timing
 #: Verbs in the order of the help. Each is a function in the file of its name, imported on use, so that a launcher does
 #: not wait for the imports of other verbs.
 VERBS = (
-    "run", "follow", "check", "explain", "show", "rules", "backtest", "actions", "report", "dashboard", "profile",
-    "trace", "import-trace", "compact", "export", "rm",
+    "run", "follow", "check", "explain", "show", "rules", "backtest", "actions", "report", "dashboard", "mcp",
+    "profile", "trace", "import-trace", "compact", "export", "rm",
 )  # fmt: skip
 
 #: Errors in the use of options, found without naming click: since 0.26 typer contains a copy of click.

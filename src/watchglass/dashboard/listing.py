@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import threading
 import time
@@ -16,7 +15,7 @@ from watchglass.config import Clock
 from watchglass.dashboard.watched_run import Published, WatchedRun, WatchedRuns
 from watchglass.errors import MissingFileError, in_a_line
 from watchglass.records import Severity
-from watchglass.run import ListedRun, Run, RunSearch, runs_of
+from watchglass.run import ListedRun, Run, RunSearch, identifier_of, runs_of
 from watchglass.store import open_store
 from watchglass.view import headline, live_tone, tone
 
@@ -75,11 +74,6 @@ class RunRow:
         if not self.live or self.planned is None or not 0 < self.steps < self.planned:
             return None
         return self.seconds * (self.planned - self.steps) / self.steps
-
-
-def identifier_of(name: str) -> str:
-    """The identifier of a run in addresses: it tells nothing, and no path can be made of it."""
-    return hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 class Listing:

@@ -24,12 +24,19 @@ if TYPE_CHECKING:
     from watchglass.run.reading import Journal as Journal
     from watchglass.run.recorded_step import RecordedStep as RecordedStep
     from watchglass.run.run import Run as Run, open_run as open_run
-    from watchglass.run.runs import ListedRun as ListedRun, Runs as Runs, open_runs as open_runs, runs_of as runs_of
+    from watchglass.run.runs import (
+        ListedRun as ListedRun,
+        Runs as Runs,
+        identifier_of as identifier_of,
+        open_runs as open_runs,
+        runs_of as runs_of,
+    )
     from watchglass.run.samples import Samples as Samples, Usage as Usage, usage_of as usage_of
     from watchglass.run.search import RunSearch as RunSearch
     from watchglass.run.stages import Stage as Stage, Stages as Stages
     from watchglass.run.statistics_query import spans as spans
     from watchglass.run.step_phases import Phases as Phases
+    from watchglass.run.stopping import request_stop as request_stop
     from watchglass.run.summaries import (
         count_steps as count_steps,
         count_steps_of as count_steps_of,

@@ -161,14 +161,28 @@ def _request(
     return ProfileRequest(run, attempt, commit.number, range(at_step, at_step + steps), read)
 
 
-def _running(run: RunRecords) -> tuple[int, int, int]:
-    """The attempt that goes on, and its progress."""
+def running_attempt(run: RunRecords, why: str) -> int:
+    """The attempt of a run that goes on; reads what is new.
+
+    Args:
+        run: The run.
+        why: What cannot be done with a run that has ended, for the message: "so it cannot be stopped".
+
+    Raises:
+        EndOfRunError: The run has ended, or the attempt that it was opened with.
+    """
     run.refresh()
     attempt = max(attempts(run.store), default=0)
     if run.fixed_attempt not in (None, attempt):
-        raise EndOfRunError(f"{run.location}: attempt {run.fixed_attempt} has ended, so nothing of it can be profiled")
+        raise EndOfRunError(f"{run.location}: attempt {run.fixed_attempt} has ended, {why}")
     if ending_of(run).over:
-        raise EndOfRunError(f"{run.location} has ended, so nothing of it can be profiled; a new run can be")
+        raise EndOfRunError(f"{run.location} has ended, {why}; a new run can be")
+    return attempt
+
+
+def _running(run: RunRecords) -> tuple[int, int, int]:
+    """The attempt that goes on, and its progress."""
+    attempt = running_attempt(run, "so nothing of it can be profiled")
     return attempt, *_progress(run, attempt)
 
 

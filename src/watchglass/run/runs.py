@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -47,6 +48,11 @@ def runs_of(location: str, search: RunSearch) -> Runs:
     if not found:
         raise MissingFileError(f"{location} holds no runs; give a folder below which `watchglass run` wrote some")
     return Runs(location, sorted(found, key=lambda each: (each.created_ns, each.name)))
+
+
+def identifier_of(name: str) -> str:
+    """The identifier of a listed run, for addresses and programs: it tells nothing, and no path can be made of it."""
+    return hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 @dataclass(frozen=True)

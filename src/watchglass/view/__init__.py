@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from watchglass.view.notebook.plots import Plots as Plots
     from watchglass.view.output_file import check_output_path as check_output_path, write_whole as write_whole
     from watchglass.view.pictures import sparkline as sparkline
+    from watchglass.view.pictures.pyramid import Pyramid as Pyramid
     from watchglass.view.profile_report import (
         ProfilerRule as ProfilerRule,
         profile_document as profile_document,

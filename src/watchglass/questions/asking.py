@@ -1,0 +1,488 @@
+"""The questions, over all runs of a location. Nothing is written, except requests to running jobs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+import numpy as np
+
+from watchglass import diagnose, evaluate, view
+from watchglass.config import environment, suggest
+from watchglass.errors import InvalidValueError, MissingFileError, UnknownNameError, in_a_line
+from watchglass.questions.answers import (
+    ActionAnswer,
+    BacktestAnswer,
+    CauseAnswer,
+    ComparisonAnswer,
+    DiagnosisAnswer,
+    DifferenceAnswer,
+    ExplanationAnswer,
+    FindingAnswer,
+    FiringAnswer,
+    NamesAnswer,
+    NewsAnswer,
+    RuleAnswer,
+    RuleDocumentAnswer,
+    RulesAnswer,
+    RunAnswer,
+    RunsAnswer,
+    SeriesAnswer,
+    VerdictAnswer,
+    shown,
+    shown_or_none,
+)
+from watchglass.questions.series import first_difference, last_values, series_answer
+from watchglass.records import Diagnosis, Finding, Mode, Role, Status, Verdict
+from watchglass.run import ListedRun, Run, RunSearch, identifier_of, open_run, request_stop, runs_of, state_of
+from watchglass.store import open_store
+
+#: Most runs, findings and names of an answer, and most runs of a back-test.
+_RUNS, _FINDINGS, _NAMES, _BACKTESTED = 50, 20, 100, 20
+#: Most points of a series, and most seconds of one wait and of one evaluation.
+_POINTS, _WAIT_S, _EVALUATION_S = 200, 300.0, 600.0
+#: Seconds between two looks at a run in a folder.
+_LOOK_S = 0.5
+
+
+@dataclass(frozen=True)
+class Questions:
+    """What may be asked about the runs of a location. Each question opens the run anew; for any number of threads.
+
+    A run is named by its identifier in :meth:`list_runs`, or by its name there, never by a path. Questions raise
+    :class:`WatchglassError` with a sentence for what cannot be answered.
+
+    Attributes:
+        location: A run, or a folder or prefix of runs.
+        sleep: Waits so many seconds.
+    """
+
+    location: str
+    sleep: Callable[[float], None] = time.sleep
+
+    # Runs
+
+    def list_runs(self, search: str = "", limit: int = 10) -> RunsAnswer:
+        """List the newest runs: identifier, state, verdict in one line, steps, last loss.
+
+        Args:
+            search: Words that the name must contain.
+            limit: Most runs, 1 to 50.
+        """
+        found = [each for each in self._listed() if all(word in each.name.lower() for word in search.lower().split())]
+        newest = sorted(found, key=lambda each: (-each.created_ns, each.name))[: max(1, min(limit, _RUNS))]
+        return RunsAnswer(self.location, len(found), [_listed_answer(each) for each in newest])
+
+    def verdict(self, run: str) -> VerdictAnswer:
+        """Give the verdict on a run: diagnoses with likely causes, evidence and what to try, and the findings.
+
+        Args:
+            run: Identifier or name of a run from list_runs.
+        """
+        listed, opened = self._open(run)
+        return _verdict_answer(listed, opened, diagnose.verdict(opened), evaluated=evaluate.is_judged(opened))
+
+    def check_run(self, run: str) -> VerdictAnswer:
+        """Evaluate the default rules on the whole of a run now, in a process of its own, and give the verdict.
+
+        For runs without an evaluator (``evaluated`` is false in the verdict). Takes seconds to minutes; writes nothing.
+
+        Args:
+            run: Identifier or name of a run from list_runs.
+        """
+        listed, opened = self._open(run)
+        whole = _asked_elsewhere("check", listed.location)
+        return _checked_answer(listed, opened, whole)
+
+    def explain_finding(self, run: str, finding: str) -> ExplanationAnswer:
+        """Explain one finding: what its rule looks at, when it fires, the measured values, and the causes it suggests.
+
+        Args:
+            run: Identifier or name of a run from list_runs.
+            finding: Identifier of a finding of the verdict, or its beginning.
+        """
+        from watchglass.rules import documentation, find_rule, load_knowledge, rule_names
+
+        listed, opened = self._open(run)
+        verdict = diagnose.verdict(opened)
+        found = diagnose.find_findings(verdict, finding)
+        if not found:
+            raise UnknownNameError(f"no finding of {listed.name} is {finding!r}; its verdict lists them")
+        name = found[0].rule  # a journal may name any file as a rule, which must not be executed
+        documented = {name: documentation(find_rule(name))} if name in rule_names() else {}
+        explained = diagnose.explain(found[0], verdict, load_knowledge(), documented)
+        links = [link for symptom in explained.symptoms for link in symptom.links if link[1] > 0]
+        return ExplanationAnswer(
+            run=identifier_of(listed.name), finding=_finding_answer(found[0]),
+            tensors=list(found[0].tensors[:_FINDINGS]),
+            looks_at=explained.looks_at, fires_when=explained.fires_when,
+            evidence=[f"{key}: {_in_short(value)}" for key, value in found[0].evidence.items()],
+            suggests=list(dict.fromkeys(cause.title for cause, _ in links)), what_to_try=list(explained.what_to_try),
+        )  # fmt: skip
+
+    # Numbers
+
+    def find_names(self, run: str, search: str = "", role: str = "") -> NamesAnswer:
+        """Find names of scalars (loss, learning_rate, accuracy, those that the script saved) and of captured tensors.
+
+        Args:
+            run: Identifier or name of a run from list_runs.
+            search: Words that the name must contain, such as "fc1 gradient".
+            role: Only this role: weight, bias, gradient, update, output, input, loss, metric.
+        """
+        listed, opened = self._open(run)
+        if role and role not in (roles := [each.value for each in Role]):
+            raise InvalidValueError(f"role must be one of {', '.join(roles)} but got {role!r}{suggest(role, roles)}")
+        words = search.lower().split()
+        infos = [
+            info
+            for info in opened.worker().infos().values()
+            if all(word in info.name.lower() for word in words) and role in ("", info.role.value)
+        ]
+        scalars = [info.name for info in infos if info.role in (Role.LOSS, Role.METRIC)]
+        tensors = [info.name for info in infos if info.role not in (Role.LOSS, Role.METRIC)]
+        return NamesAnswer(identifier_of(listed.name), len(infos), scalars[:_NAMES], tensors[:_NAMES])
+
+    def read_series(
+        self, run: str, name: str = "loss", mode: str = "train", first: int = 0, last: int | None = None,
+        points: int = 40,
+    ) -> SeriesAnswer:  # fmt: skip
+        """Read a scalar over steps, thinned; each point has the last, lowest and highest value of its steps.
+
+        Args:
+            run: Identifier or name of a run from list_runs.
+            name: A scalar of find_names.
+            mode: "train", or "eval" for the mean of each evaluation, at the training step before it.
+            first: The first step.
+            last: The last step; none for the newest.
+            points: Most points, 2 to 200.
+        """
+        listed, opened = self._open(run)
+        if _mode(mode) is Mode.EVAL:
+            stretches = [each for each in opened.stretches(Mode.EVAL) if name in each.means]
+            if not stretches:
+                raise UnknownNameError(f"no evaluation of {listed.name} has {name!r}; find_names lists the scalars")
+            series = (
+                np.array([max(each.train_step, 0) for each in stretches], np.int64),
+                np.array([each.means[name] for each in stretches]),
+            )
+        else:
+            series = opened.scalars(name)
+        return series_answer(identifier_of(listed.name), name, mode.lower(), series, first, last, _points(points))
+
+    def read_tensor(
+        self, run: str, name: str, statistic: str = "l2", first: int = 0, last: int | None = None, points: int = 40
+    ) -> SeriesAnswer:
+        """Read one statistic of a tensor over training steps, thinned.
+
+        Args:
+            run: Identifier or name of a run from list_runs.
+            name: A tensor of find_names, such as "gradient/fc1.weight".
+            statistic: mean, std, min, max, l2, rms, abs_mean, zero_ratio, nonfinite and so on.
+            first: The first step.
+            last: The last step; none for the newest.
+            points: Most points, 2 to 200.
+        """
+        listed, opened = self._open(run)
+        series = opened.tensor(name).reductions(statistic)
+        answered = f"{name} {statistic}"
+        return series_answer(identifier_of(listed.name), answered, "train", series, first, last, _points(points))
+
+    def compare_runs(self, run: str, other: str) -> ComparisonAnswer:
+        """Compare two runs: verdicts, settings that differ, last values, and the first step at which numbers differ.
+
+        Args:
+            run: Identifier or name of a run from list_runs.
+            other: Another one.
+        """
+        (listed, opened), (second, another) = self._open(run), self._open(other)
+        mine, others = dict(_settings(opened)), dict(_settings(another))
+        settings = [
+            DifferenceAnswer(name, mine.get(name, ""), others.get(name, ""))
+            for name in dict.fromkeys([*mine, *others])
+            if mine.get(name) != others.get(name)
+        ]
+        values, theirs = last_values(opened), last_values(another)
+        last = [DifferenceAnswer(name, values[name], theirs[name]) for name in values if name in theirs]
+        step, what = first_difference(opened, another)
+        return ComparisonAnswer(
+            identifier_of(listed.name), identifier_of(second.name),
+            [view.headline(diagnose.verdict(each)) for each in (opened, another)], settings, last[:_NAMES], step, what,
+        )  # fmt: skip
+
+    # Rules
+
+    def list_rules(self, search: str = "") -> RulesAnswer:
+        """List the built-in rules, each with one sentence.
+
+        Args:
+            search: Words that name or sentence must contain.
+        """
+        from watchglass.rules import documentation, find_rule, rule_names
+
+        found = [RuleAnswer(name, documentation(find_rule(name)).summary) for name in rule_names()]
+        words = search.lower().split()
+        return RulesAnswer(
+            [each for each in found if all(word in f"{each.rule} {each.summary}".lower() for word in words)]
+        )
+
+    def rule(self, name: str) -> RuleDocumentAnswer:
+        """Document one rule: what it looks at, when it fires, usual causes, what to try, parameters.
+
+        Args:
+            name: Name of a built-in rule.
+        """
+        from watchglass.rules import documentation, find_rule
+
+        found = documentation(find_rule(_built_in(name)))
+        sections = found.sections
+        parameters = [
+            f"{each.name}: {each.type}, default {each.default}{f', {each.limits}' if each.limits else ''}: {each.help}"
+            for each in found.parameters
+        ]
+        return RuleDocumentAnswer(
+            found.name, found.summary, sections.get("Looks at", ""), sections.get("Fires when", ""),
+            sections.get("Usual causes", ""), sections.get("What to try", ""), parameters,
+        )  # fmt: skip
+
+    def backtest_rule(self, rule: str, runs: list[str], parameters: dict[str, str] | None = None) -> BacktestAnswer:
+        """Evaluate a rule with other parameters on stored runs, in a process of its own: where it would have fired.
+
+        Args:
+            rule: Name of a built-in rule.
+            runs: Identifiers or names of at most 20 runs from list_runs.
+            parameters: Values by name of parameter, as texts.
+        """
+        if not 1 <= len(runs) <= _BACKTESTED:
+            raise InvalidValueError(f"runs must be 1 to {_BACKTESTED} but got {len(runs)}")
+        listed = {each.location: each for each in map(self._find, runs)}
+        given = [f"{name}={value}" for name, value in (parameters or {}).items()]
+        text = ",".join([f"{_built_in(rule)}:{given[0]}", *given[1:]]) if given else _built_in(rule)
+        whole = _asked_elsewhere("backtest", text, *listed)
+        answers = [
+            FiringAnswer(
+                identifier_of(listed[each["run"]].name), listed[each["run"]].name, each["status"], each["first_step"],
+                each["last_step"], each["count"], each["severity"] or "",
+            )
+            for each in whole["combinations"][0]["runs"]
+        ]  # fmt: skip
+        return BacktestAnswer(rule, given, answers)
+
+    def wait_for_finding(self, run: str, known: list[str] | None = None, timeout_s: float = 60.0) -> NewsAnswer:
+        """Wait until a run has a finding that is not known yet, or ends, or the time is over.
+
+        Args:
+            run: Identifier or name of a run from list_runs.
+            known: Identifiers of findings that are known; none for those that the run has now.
+            timeout_s: Longest time to wait in seconds, at most 300.
+        """
+        listed, opened = self._open(run)
+        seen = {each.id for each in opened.journal.findings} if known is None else set(known)
+        until_s = time.monotonic() + min(max(timeout_s, 0.0), _WAIT_S)
+        look_s = max(_LOOK_S, opened.store.policy.intervals(len(opened.workers)).poll_s)
+        while True:
+            new = [each for each in opened.journal.findings if each.id not in seen]
+            state = state_of(opened)
+            ended = state not in ("not finished", "no data") and (
+                evaluate.is_judged(opened) or not _being_judged(opened)
+            )
+            left_s = until_s - time.monotonic()
+            if new or ended or left_s <= 0:
+                steps = diagnose.verdict(opened).train_steps
+                found = [_finding_answer(each) for each in _worst(new)]
+                return NewsAnswer(identifier_of(listed.name), state, steps, found, ended)
+            self.sleep(min(look_s, left_s))
+            opened.refresh()
+
+    # Actions
+
+    def stop_run(self, run: str, reason: str) -> ActionAnswer:
+        """Stop a running job at a step that all its workers share.
+
+        Args:
+            run: Identifier or name of a run from list_runs.
+            reason: One sentence for people, which the run keeps.
+        """
+        listed, opened = self._open(run)
+        step = request_stop(opened, reason)
+        return ActionAnswer(identifier_of(listed.name), f"stop at training step {step} or the next possible one")
+
+    def profile_steps(self, run: str, steps: int = 5) -> ActionAnswer:
+        """Profile the operators of the next training steps of a running job; its report will have them.
+
+        Args:
+            run: Identifier or name of a run from list_runs.
+            steps: How many, 1 to 50.
+        """
+        listed, opened = self._open(run)
+        request = opened.profile(steps)
+        asked = f"profile training steps {request.steps.start} to {request.steps.stop - 1} or the next possible ones"
+        return ActionAnswer(identifier_of(listed.name), asked)
+
+    def _listed(self) -> list[ListedRun]:
+        try:
+            return runs_of(self.location, RunSearch(open_store(self.location))).listed
+        except MissingFileError:
+            return []  # an assistant may ask before the first run
+
+    def _find(self, name: str) -> ListedRun:
+        listed = self._listed()
+        for each in listed:
+            if name in (identifier_of(each.name), each.name):
+                return each
+        known = [each.name for each in listed]
+        raise UnknownNameError(f"there is no run {name!r:.100}{suggest(name, known)}; list_runs lists them")
+
+    def _open(self, name: str) -> tuple[ListedRun, Run]:
+        listed = self._find(name)
+        return listed, open_run(listed.location)
+
+
+def _listed_answer(listed: ListedRun) -> RunAnswer:
+    started = datetime.fromtimestamp(listed.created_ns / 1e9, timezone.utc).isoformat(timespec="seconds")
+    identifier, problem = identifier_of(listed.name), listed.problem
+    if not problem:
+        try:
+            run = open_run(listed.location)
+            verdict = diagnose.verdict(run)
+            values = run.scalars("loss")[1] if run.worker().has("loss") else np.empty(0)
+            loss = shown(float(values[-1])) if len(values) else None
+            return RunAnswer(
+                identifier, listed.name, state_of(run), view.headline(verdict), verdict.train_steps,
+                verdict.planned_train_steps, loss, started, "",
+            )  # fmt: skip
+        except Exception as error:  # of one run among many
+            problem = in_a_line(error)
+    return RunAnswer(identifier, listed.name, "unreadable", "", 0, None, None, started, problem)
+
+
+def _verdict_answer(listed: ListedRun, run: Run, verdict: Verdict, *, evaluated: bool) -> VerdictAnswer:
+    silent = (Status.NOT_APPLICABLE, Status.STARVED, Status.ERROR)
+    return VerdictAnswer(
+        run=identifier_of(listed.name), name=listed.name, state=state_of(run), status=verdict.status,
+        headline=view.headline(verdict), evaluated=evaluated, train_steps=verdict.train_steps,
+        last_step=run.worker().numbers(Mode.TRAIN).last,
+        diagnoses=[_diagnosis_answer(each) for each in verdict.diagnoses],
+        findings=[_finding_answer(each) for each in _worst(verdict.findings)], findings_total=len(verdict.findings),
+        rules_without_answer=sum(each.status in silent for each in verdict.statuses),
+        failure=view.failure_sentence(verdict.failure) if verdict.failure is not None else "",
+    )  # fmt: skip
+
+
+def _diagnosis_answer(diagnosis: Diagnosis) -> DiagnosisAnswer:
+    causes = [
+        CauseAnswer(
+            each.cause.title, round(each.score, 3), each.step, each.cause.explanation, list(each.evidence),
+            list(each.against),
+        )
+        for each in diagnosis.causes[:3]
+    ]  # fmt: skip
+    return DiagnosisAnswer(
+        diagnosis.headline, diagnosis.severity.value, diagnosis.step, causes, list(diagnosis.what_to_try),
+        list(diagnosis.findings),
+    )  # fmt: skip
+
+
+def _checked_answer(listed: ListedRun, run: Run, whole: dict[str, Any]) -> VerdictAnswer:
+    """The verdict that ``watchglass check --format json`` gave."""
+    diagnoses = [
+        DiagnosisAnswer(
+            each["headline"], each["severity"], each["step"],
+            [
+                CauseAnswer(
+                    cause["title"], round(cause["score"], 3), cause["step"], cause["explanation"], cause["evidence"],
+                    cause["against"],
+                )
+                for cause in each["causes"][:3]
+            ],
+            each["try"], each["findings"],
+        )
+        for each in whole["diagnoses"]
+    ]  # fmt: skip
+    findings = [
+        FindingAnswer(
+            each["id"], each["rule"], each["severity"], each["mode"], each["step"], each["last_step"], each["worker"],
+            each["message"], each["value"], each["limit"],
+        )
+        for each in sorted(whole["findings"], key=lambda each: ("error", "warning", "info").index(each["severity"]))
+    ]  # fmt: skip
+    silent = ("NotApplicable", "Starved", "Error")
+    return VerdictAnswer(
+        run=identifier_of(listed.name), name=listed.name, state=state_of(run), status=whole["status"],
+        headline=whole["headline"], evaluated=True, train_steps=whole["train_steps"],
+        last_step=run.worker().numbers(Mode.TRAIN).last, diagnoses=diagnoses, findings=findings[:_FINDINGS],
+        findings_total=len(findings), rules_without_answer=sum(each["status"] in silent for each in whole["rules"]),
+        failure=(whole["failure"] or {}).get("sentence", ""),
+    )  # fmt: skip
+
+
+def _finding_answer(finding: Finding) -> FindingAnswer:
+    return FindingAnswer(
+        finding.id, finding.rule, finding.severity.value, finding.mode.name, finding.step, finding.last_step,
+        finding.worker, finding.message, shown_or_none(finding.value), shown_or_none(finding.limit),
+    )  # fmt: skip
+
+
+def _worst(findings: Iterable[Finding]) -> Sequence[Finding]:
+    return sorted(findings, key=lambda each: (-each.severity.rank, each.step))[:_FINDINGS]
+
+
+def _settings(run: Run) -> list[tuple[str, str]]:
+    return [("command", " ".join(run.manifest.command)), *view.setting_rows(run)]
+
+
+def _being_judged(run: Run) -> bool:
+    return any(each.status is Status.IN_PROGRESS for each in run.journal.statuses)
+
+
+def _built_in(name: str) -> str:
+    """The name of a built-in rule: a program may not name a file, which would be executed."""
+    from watchglass.rules import rule_names
+
+    names = list(rule_names())
+    if name not in names:
+        raise UnknownNameError(f"there is no built-in rule {name!r:.100}{suggest(name, names)}; list_rules lists them")
+    return name
+
+
+def _mode(text: str) -> Mode:
+    if text.lower() not in ("train", "eval"):
+        raise InvalidValueError(f'mode must be "train" or "eval" but got {text!r:.100}')
+    return Mode.of(text.upper())
+
+
+def _points(number: int) -> int:
+    return max(2, min(number, _POINTS))
+
+
+def _in_short(value: Any) -> str:
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 200 else f"{text[:199]}…"
+
+
+def _asked_elsewhere(verb: str, *words: str) -> dict[str, Any]:
+    """The JSON of a command in a process of its own: rules may take long, and need signals of a main thread."""
+    command = [sys.executable, "-m", "watchglass", verb, "--format", "json", "--", *words]
+    try:
+        done = subprocess.run(
+            command, env=environment.for_companion(os.environ), stdin=subprocess.DEVNULL, capture_output=True,
+            timeout=_EVALUATION_S, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise InvalidValueError(
+            f"it took longer than {_EVALUATION_S:.0f} s; evaluate it by: watchglass {verb}"
+        ) from None
+    try:
+        found = json.loads(done.stdout)
+        assert isinstance(found, dict)
+        return found
+    except (ValueError, AssertionError):
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        raise MissingFileError(view.printable(said[-1] if said else f"exit status {done.returncode}")) from None
