@@ -20,7 +20,7 @@ from watchglass.config import TIMING, Timing
 #: Verbs in the order of the help. Each is a function in the file of its name, imported on use, so that a launcher does
 #: not wait for the imports of other verbs.
 VERBS = (
-    "run", "follow", "check", "explain", "show", "rules", "backtest", "actions", "report", "dashboard", "mcp",
+    "run", "follow", "check", "explain", "show", "rules", "backtest", "actions", "report", "dashboard", "top", "mcp",
     "profile", "trace", "import-trace", "compact", "export", "rm",
 )  # fmt: skip
 

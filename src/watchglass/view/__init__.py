@@ -47,7 +47,11 @@ if TYPE_CHECKING:
         blocks_html as blocks_html,
         page_style as page_style,
     )
-    from watchglass.view.json_format import json_document as json_document, json_schema as json_schema
+    from watchglass.view.json_format import (
+        json_document as json_document,
+        json_schema as json_schema,
+        strict_json as strict_json,
+    )
     from watchglass.view.junit import junit_document as junit_document
     from watchglass.view.layer_grids import (
         GRADIENT_NORM as GRADIENT_NORM,
@@ -88,8 +92,10 @@ if TYPE_CHECKING:
         command as command,
         duration as duration,
         escaped as escaped,
+        exact_duration as exact_duration,
         harmless_json as harmless_json,
         number as number,
+        percent as percent,
         printable as printable,
         size as size,
     )

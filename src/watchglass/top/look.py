@@ -1,0 +1,215 @@
+"""What is shown of a run, read at one moment; and the thread that reads it again and again."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from watchglass import diagnose, view
+from watchglass.config import Clock
+from watchglass.errors import in_a_line
+from watchglass.records import Finding, Mode, Status, Verdict
+from watchglass.run import Run, last_step_ns, open_run, state_of, usage_of
+
+#: Seconds between two looks at a run in a folder; an object store says itself.
+_PERIOD_S = 0.5
+#: Steps whose phases are shown, the newest.
+_PHASED = 200
+#: States in which a run may go on.
+_LIVE = ("not finished", "no data")
+#: Scalars whose last value is shown beside the loss.
+_SHOWN = ("learning_rate", "accuracy", "gradient_norm")
+
+
+@dataclass(frozen=True, eq=False)
+class RunLook:
+    """A run at one moment. Never changes.
+
+    Attributes:
+        location: Its location.
+        state: ``"finished"``, ``"not finished"`` and so on.
+        verdict: The verdict by the findings of its evaluator.
+        steps: The training steps with a loss, int64[n], ascending.
+        loss: Their losses, float64[n].
+        last: Last values of further scalars, by name.
+        phases: Shares of the phases of the newest steps, 0 to 1, by name; empty if they were not recorded.
+        step_s: Mean time of these steps; None if unknown.
+        machine: How much of the machines the run used, a sentence for each.
+        evaluated: How its rules are evaluated, in words.
+        last_ns: Wall time of its last step; None for none.
+        problem: Why it cannot be read now, "" if it can.
+    """
+
+    location: str
+    state: str
+    verdict: Verdict
+    steps: NDArray[np.int64]
+    loss: NDArray[np.float64]
+    last: dict[str, float]
+    phases: dict[str, float]
+    step_s: float | None
+    machine: tuple[str, ...]
+    evaluated: str
+    last_ns: int | None
+    problem: str = ""
+
+    @property
+    def live(self) -> bool:
+        """Whether it may go on."""
+        return self.state in _LIVE
+
+    @property
+    def findings(self) -> list[Finding]:
+        """The findings, the most severe first, then by step."""
+        return sorted(self.verdict.findings, key=lambda each: (-each.severity.rank, each.step))
+
+    @property
+    def done_ratio(self) -> float | None:
+        """The share of the planned steps that are over; None if unknown."""
+        planned = self.verdict.planned_train_steps
+        return min(self.verdict.train_steps / planned, 1.0) if planned else None
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Estimated time until the planned end; None if unknown or over."""
+        planned, done = self.verdict.planned_train_steps, self.verdict.train_steps
+        if not self.live or not planned or not 0 < done < planned:
+            return None
+        return self.verdict.seconds * (planned - done) / done
+
+    def progress(self, now_ns: int) -> str:
+        """``"not finished · 120 of 1,000 training steps (12 %), about 3 min left · last step 2 s ago"``."""
+        planned = self.verdict.planned_train_steps
+        steps = f"{self.verdict.train_steps:,}{f' of {planned:,}' if planned else ''} training steps"
+        steps += f" ({view.percent(self.done_ratio)})" if self.done_ratio is not None else ""
+        steps += f", about {view.duration(self.seconds_left)} left" if self.seconds_left is not None else ""
+        parts = [self.state, steps]
+        if self.live and self.last_ns is not None:
+            parts.append(f"last step {view.duration(max(0, round((now_ns - self.last_ns) / 1e9)))} ago")
+        parts.append(self.evaluated)
+        return " · ".join(parts)
+
+    def numbers(self) -> str:
+        """``"loss 0.31 at step 1,200 · learning rate 0.001 · 25 ms a step"``."""
+        parts = [f"loss {view.number(float(self.loss[-1]))} at step {int(self.steps[-1]):,}"] if len(self.loss) else []
+        parts += [f"{name.replace('_', ' ')} {view.number(value)}" for name, value in self.last.items()]
+        parts += [f"{view.exact_duration(self.step_s)} a step"] if self.step_s is not None else []
+        return " · ".join(parts)
+
+
+def look_at(run: Run, problem: str = "") -> RunLook:
+    """What is shown of a run as it was read last. No rule is evaluated."""
+    worker = run.worker()
+    empty = np.empty(0, np.int64), np.empty(0)
+    steps, loss = run.scalars("loss") if worker.has("loss") else empty
+    last = {}
+    for name in _SHOWN:
+        values = run.scalars(name)[1] if worker.has(name) else empty[1]
+        if len(values):
+            last[name] = float(values[-1])
+    phases = run.phases()
+    values = phases.values[-_PHASED:]
+    whole = float(values.sum())
+    names = phases.shares
+    shares = dict(zip(names, (values.sum(0) / whole).tolist(), strict=True)) if whole else {}
+    statuses = [each.status for each in run.journal.statuses]
+    evaluated = "rules not evaluated: watchglass check does"
+    if statuses:
+        evaluated = "rules are evaluated" if Status.IN_PROGRESS in statuses else "rules evaluated to the end"
+    return RunLook(
+        run.location, state_of(run), diagnose.verdict(run), steps, loss, last,
+        {name: share for name, share in shares.items() if share > 0}, whole / len(values) if whole else None,
+        tuple(view.usage_sentence(each) for each in usage_of(run)), evaluated, last_step_ns(worker), problem,
+    )  # fmt: skip
+
+
+def look_json(look: RunLook) -> str:
+    """A look as JSON, with texts for numbers that JSON lacks."""
+    verdict = look.verdict
+    return view.strict_json(
+        {
+            "run": look.location,
+            "state": look.state,
+            "status": verdict.status,
+            "headline": view.headline(verdict),
+            "train_steps": verdict.train_steps,
+            "planned_train_steps": verdict.planned_train_steps,
+            "seconds_left": look.seconds_left,
+            "loss": {"step": int(look.steps[-1]), "value": float(look.loss[-1])} if len(look.loss) else None,
+            "last": look.last,
+            "phases": look.phases,
+            "seconds_per_step": look.step_s,
+            "machine": list(look.machine),
+            "evaluated": look.evaluated,
+            "diagnoses": [
+                {"headline": each.headline, "severity": each.severity.value, "step": each.step}
+                for each in verdict.diagnoses
+            ],
+            "findings": [_finding_json(each) for each in look.findings],
+        }
+    )
+
+
+def _finding_json(finding: Finding) -> dict[str, Any]:
+    return {
+        "id": finding.id, "rule": finding.rule, "severity": finding.severity.value, "mode": finding.mode.name,
+        "step": finding.step, "message": finding.message, "value": finding.value, "limit": finding.limit,
+    }  # fmt: skip
+
+
+def at_step(finding: Finding) -> str:
+    """``"120"``, ``"EVAL 3"``."""
+    return f"{finding.step:,}" if finding.mode is Mode.TRAIN else f"{finding.mode.name} {finding.step:,}"
+
+
+class LookingThread:
+    """A thread that reads a run until it is closed; readers take what it read last.
+
+    Args:
+        location: Location of the run.
+        clock: The time.
+
+    Attributes:
+        newest: What was read last.
+
+    Raises:
+        WatchglassError: The run cannot be opened.
+    """
+
+    def __init__(self, location: str, clock: Clock = time) -> None:
+        self._run, self._clock = open_run(location), clock
+        self.newest = look_at(self._run)
+        self._closed = threading.Event()
+        intervals = self._run.store.policy.intervals(len(self._run.workers))
+        self._period_s, self._liveness_s = max(_PERIOD_S, intervals.poll_s), intervals.liveness_s
+        self._looked_s = clock.monotonic()
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._closed.set()
+        self._thread.join()
+
+    def _follow(self) -> None:
+        while not self._closed.wait(self._period_s):
+            self.look()
+
+    def look(self) -> None:
+        """Read what is new. Called by the thread alone, and by tests."""
+        try:
+            news = self._run.refresh()
+            # Whether its processes live is seen without news, too.
+            late = self._clock.monotonic() - self._looked_s > self._liveness_s
+            if news or late or self.newest.problem:
+                self._looked_s = self._clock.monotonic()
+                self.newest = look_at(self._run)
+        except Exception as error:  # shown beside what was read before
+            old = self.newest
+            fields = {name: getattr(old, name) for name in old.__dataclass_fields__}
+            self.newest = RunLook(**{**fields, "problem": in_a_line(error)})
