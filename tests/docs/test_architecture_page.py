@@ -94,8 +94,8 @@ class Shout(Action):
         open(self.path, "a").write(event.rule)
 '''
 FORMAT = """
-def toy_document(verdicts, terms):
-    return "".join(f"toy of {verdict.run}" for verdict in verdicts)
+def toy_document(judged):
+    return "".join(f"toy of {verdict.run}" for verdict in judged.verdicts)
 """
 STORE = """
 from watchglass.store.media.local import LocalStore
@@ -104,12 +104,6 @@ class ToyStore(LocalStore):
     def __init__(self, location):
         super().__init__(location.partition("://")[2])
         self.location = location
-"""
-RENDERED = """
-    if output_format == "toy":
-        from watchglass.view import toy_document
-
-        yield toy_document(verdicts, terms)
 """
 FIGURE = """
 def toy_figure(run):
@@ -294,13 +288,7 @@ assert open("out").read() == "ExplodingTensor"
     "view: a format of verdicts": Toy(
         {
             "view/NAME.py": [("", FORMAT)],
-            "view/__init__.py": [
-                ("if TYPE_CHECKING:\n", "if TYPE_CHECKING:\n    from watchglass.view.NAME import toy_document\n")
-            ],
-            "cli/check.py": [
-                ('FORMATS = {"text"', 'FORMATS = {"toy": "toy", "text"'),
-                ('    if output_format == "json":\n', RENDERED + '    elif output_format == "json":\n'),
-            ],
+            "view/formats.py": [("FORMATS = {\n", 'FORMATS = {\n    "toy": Format("toy", "NAME", "toy_document"),\n')],
         },
         """
 build_run("run", [Step({"loss": 1.0})] * 3)

@@ -23,7 +23,7 @@ from watchglass.capture.limits import DEFAULT_LIMITS, CaptureLimits
 from watchglass.capture.planning.budget import MAX_INTERVAL
 from watchglass.diagnose import verdict
 from watchglass.records import Verdict
-from watchglass.view import Terms, duration, json_document, render_report, verdict_text
+from watchglass.view import Judged, Terms, duration, json_document, render_report, verdict_text
 
 STEPS = 120
 
@@ -48,7 +48,7 @@ def spoken(found: Verdict) -> tuple[str, dict[str, Any], str]:
     text = " ".join(verdict_text(found, verbose=True).split())
     return (
         text,
-        json.loads(json_document([found], Terms()))["capture"],
+        json.loads(json_document(Judged([found], Terms())))["capture"],
         html.unescape(render_report(open_run(found.run), found)),
     )
 

@@ -10,12 +10,12 @@ import typer
 from watchglass import view
 from watchglass.cli.declaring import option
 from watchglass.cli.evaluator_options import Causes
-from watchglass.cli.shared_options import PricePerHour, RunPath, price_of
+from watchglass.cli.shared_options import PricePerHour, RunOrPrefix, price_of
 from watchglass.cli.terminal import working
 
 
 def report(
-    run: RunPath,
+    run: RunOrPrefix,
     output: Annotated[
         str | None,
         option("--output, -o FILE", "HTML file to write. [default: NAME-OF-RUN.html; with --profiler: inside the run]"),
@@ -27,8 +27,11 @@ def report(
         bool, option("--profiler", "Write the report on time and machine instead, as JSON if FILE ends with .json.")
     ] = False,
 ) -> None:
-    """Write a self-contained HTML report of a run, with verdict, figures and findings, for use offline."""
-    from watchglass.cli.verdicts import judged
+    """Write a self-contained HTML report of a run, with verdict, figures and findings, for use offline.
+
+    Of a folder or prefix of runs: their verdicts and losses side by side, and the settings that differ.
+    """
+    from watchglass.cli.verdicts import judged, judged_all, runs_at
 
     price = price_of(price_per_hour)
     if profiler:
@@ -39,7 +42,11 @@ def report(
         return
     output = output or f"{Path(run).resolve().name or 'report'}.html"
     view.check_report_path(output, replace=force)
-    opened, verdict = judged(run, causes=causes or (), price_per_hour=price)
+    if runs_at(run)[1]:
+        shown = view.Judged(judged_all(run, causes=causes or (), price_per_hour=price), many=True)
+    else:
+        opened, verdict = judged(run, causes=causes or (), price_per_hour=price)
+        shown = view.Judged([verdict], runs={verdict.run: opened})
     with working("drawing the figures"):
-        size = view.write_report(opened, verdict, output, replace=force)
+        size = view.write_report(shown, output, replace=force)
     typer.echo(f"{output} ({view.size(size)})")

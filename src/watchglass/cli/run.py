@@ -260,7 +260,8 @@ def _conclude(job: Job, outcome: LaunchOutcome, after: _After) -> None:
             options = evaluator_options.explain_options(None, "default", evaluator.causes)
             print_verdict_beside(verdict, options, verbose=after.verbose)
     if after.report is not None and run is not None and verdict is not None:
-        print_note(f"report {after.report} ({view.size(view.write_report(run, verdict, after.report))})")
+        shown = view.Judged([verdict], runs={verdict.run: run})
+        print_note(f"report {after.report} ({view.size(view.write_report(shown, after.report))})")
 
 
 def as_the_script_ended(verdict: Verdict, outcome: LaunchOutcome) -> Verdict:

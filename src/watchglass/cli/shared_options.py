@@ -9,6 +9,9 @@ from watchglass.cli.declaring import argument, option
 from watchglass.config import environment
 from watchglass.errors import InvalidValueError
 
+RunOrPrefix = Annotated[
+    str, argument("RUN", "Location of the run, or a folder or prefix of runs: runs, s3://BUCKET/runs.")
+]
 RunPath = Annotated[str, argument("RUN", "Location of the run: runs/train-20250101-120000, s3://BUCKET/PATH.")]
 Quiet = Annotated[bool, option("--quiet, -q", "Print neither findings nor the verdict.")]
 Verbose = Annotated[

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Runs of a folder that are listed, the newest: about as many as a terminal shows at once.
 _MOST_RUNS = 50
+#: Most settings that differ between runs and are shown, and characters of a value.
+_SETTINGS, _LONGEST = 6, 24
 
 
 def show(
@@ -51,7 +53,7 @@ def show(
             raise error from None
         if [each.location for each in found.listed] == [run]:
             raise error  # a run whose manifest is damaged
-        _print_runs(console, f"{run}: {count(len(found), 'run')}", rows)
+        _print_runs(console, f"{run}: {count(len(found), 'run')}", rows, _differences(rows))
         _print_others(console, run, found.listed[: len(found) - len(listed)])
         return
     print_table(console, run, head_of(opened), labels="dim")
@@ -72,16 +74,35 @@ def _print_others(console: Console, folder: str, runs: list[ListedRun]) -> None:
     console.print(f"  {view.printable(line)}", markup=False, soft_wrap=True)
 
 
-def _print_runs(console: Console, heading: str, runs: list[dict[str, Any]]) -> None:
+def _print_runs(
+    console: Console, heading: str, runs: list[dict[str, Any]], different: dict[str, dict[str, str]]
+) -> None:
+    titles = ("run", "begun", "state", "steps", "time", "loss", "validation", "models", "findings")
     print_table(
         console,
         heading,
-        map(_row, runs),
-        titles=("run", "begun", "state", "steps", "time", "loss", "validation", "models", "findings"),
+        ((*_row(run), *(values[run["location"]] for values in different.values())) for run in runs),
+        titles=(*titles, *different),
         numbers=("steps", "loss", "validation", "models"),
     )
     if any((row["models"] or 0) > 1 for row in runs):
         console.print("  losses are those of the first model; for the other models: watchglass show RUN")
+
+
+def _differences(runs: list[dict[str, Any]]) -> dict[str, dict[str, str]]:
+    """The settings that differ, by name; each with its value by the location of a run, cut if it is long."""
+    from watchglass.run import open_run
+
+    settings = {
+        run["location"]: {} if run["problem"] else view.settings_of(open_run(run["location"]))
+        for run in runs[-_MOST_RUNS:]
+    }
+    readable = [each for each in settings.values() if each]
+    named = view.differing(readable)[:_SETTINGS] if len(readable) > 1 else []
+    return {
+        name: {run["location"]: settings.get(run["location"], {}).get(name, "")[:_LONGEST] for run in runs}
+        for name in named
+    }
 
 
 def _row(run: dict[str, Any]) -> tuple[view.Inline, ...]:

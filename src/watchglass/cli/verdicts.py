@@ -83,15 +83,31 @@ def replayed_all(
     Raises:
         WatchglassError: There is no run, the only run is unreadable, or there is no cluster.
     """
-    with closing(open_store(config.run)) as store:
+    runs, many = runs_at(config.run)
+    judge = _judged_on_ray(config, runs, address) if on_ray else lambda run: replayed(replace(config, run=run))[1]
+    return _each(runs, judge, many=many), many
+
+
+def judged_all(path: str, *, causes: Sequence[str] = (), price_per_hour: float | None = None) -> list[Verdict]:
+    """Verdicts on every run below a prefix, by name, each as of :func:`judged`."""
+    runs, _ = runs_at(path)
+    return _each(runs, lambda run: judged(run, causes=causes, price_per_hour=price_per_hour)[1], many=True)
+
+
+def runs_at(location: str) -> tuple[list[str], bool]:
+    """The run, or the runs below a prefix by name; and whether the location is a prefix."""
+    with closing(open_store(location)) as store:
         alone = store.size(layout.MANIFEST) is not None
         # For an empty folder, or one without runs, opening it as a run gives the right error.
         alone = alone or not any(True for _ in store.folders(""))
-    listed = [] if alone else sorted(open_runs(config.run).listed, key=lambda each: each.name)
-    runs = [config.run] if alone else [each.location for each in listed]
-    judge = _judged_on_ray(config, runs, address) if on_ray else lambda run: replayed(replace(config, run=run))[1]
     if alone:
-        return [judge(config.run)], False
+        return [location], False
+    return [each.location for each in sorted(open_runs(location).listed, key=lambda each: each.name)], True
+
+
+def _each(runs: Sequence[str], judge: Callable[[str], Verdict], *, many: bool) -> list[Verdict]:
+    if not many:
+        return [judge(runs[0])]
     verdicts = []
     for run in runs:
         try:
@@ -100,7 +116,7 @@ def replayed_all(
             message = in_a_line(error)
             problem = f"{type(error).__name__}: {message}" if isinstance(error, WatchglassError) else message
             verdicts.append(Verdict(run, "unreadable", (), (), (), problems=(problem,)))
-    return verdicts, True
+    return verdicts
 
 
 def _judged_on_ray(config: EvaluatorConfig, runs: Sequence[str], address: str | None) -> Callable[[str], Verdict]:

@@ -41,6 +41,14 @@ if TYPE_CHECKING:
     from watchglass.view.export import check_export_path as check_export_path, export_parquet as export_parquet
     from watchglass.view.failure import ended_how as ended_how, failure_sentence as failure_sentence
     from watchglass.view.figures import run_figures as run_figures, scalar_figures as scalar_figures
+    from watchglass.view.formats import (
+        FORMATS as FORMATS,
+        Format as Format,
+        Judged as Judged,
+        Renderer as Renderer,
+        RuleText as RuleText,
+        renderer as renderer,
+    )
     from watchglass.view.html_format import (
         SYMBOLS as SYMBOLS,
         block_html as block_html,
@@ -75,7 +83,7 @@ if TYPE_CHECKING:
         render_report as render_report,
         write_report as write_report,
     )
-    from watchglass.view.sarif import RuleText as RuleText, sarif_document as sarif_document
+    from watchglass.view.sarif import sarif_document as sarif_document
     from watchglass.view.sections import (
         diagnosis_blocks as diagnosis_blocks,
         fact_blocks as fact_blocks,
@@ -87,7 +95,11 @@ if TYPE_CHECKING:
         summary_block as summary_block,
         time_blocks as time_blocks,
     )
-    from watchglass.view.settings import setting_rows as setting_rows
+    from watchglass.view.settings import (
+        differing as differing,
+        setting_rows as setting_rows,
+        settings_of as settings_of,
+    )
     from watchglass.view.text import (
         command as command,
         duration as duration,
@@ -127,6 +139,7 @@ if TYPE_CHECKING:
     from watchglass.view.verdict import (
         STYLES as STYLES,
         TextRow as TextRow,
+        judged_rows as judged_rows,
         rows_text as rows_text,
         screen as screen,
         tone as tone,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -20,6 +19,7 @@ from watchglass.records import (
 )
 from watchglass.view.conclusion import Terms, outcome
 from watchglass.view.failure import failure_sentence
+from watchglass.view.formats import Judged
 from watchglass.view.text import harmless_json
 from watchglass.view.verdict_sentences import headline
 
@@ -35,11 +35,11 @@ _FINDING_KEYS = (
 )  # fmt: skip
 
 
-def json_document(verdicts: Sequence[Verdict], terms: Terms, *, many: bool = False) -> str:
-    """One JSON object: of one run, or with ``many`` an object with all ``runs``."""
+def json_document(judged: Judged) -> str:
+    """One JSON object: of one run, or of many an object with all ``runs``."""
     head = {"$schema": SCHEMA, "version": VERSION}
-    found = [_verdict(verdict, terms) for verdict in verdicts]
-    whole = {**head, "runs": found} if many else {**head, **found[0]}
+    found = [_verdict(verdict, judged.terms) for verdict in judged.verdicts]
+    whole = {**head, "runs": found} if judged.many else {**head, **found[0]}
     return strict_json(whole)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from xml.etree import ElementTree as ET
 
 from watchglass.records import Finding, RuleStatus, Status, Verdict, count
 from watchglass.view.conclusion import Terms, counted, not_answered
+from watchglass.view.formats import Judged
 from watchglass.view.text import harmless_xml, printable
 from watchglass.view.verdict_sentences import advice, chain, headline
 
@@ -16,14 +16,14 @@ _MOST_FINDINGS = 50
 WHOLE = "the run is whole"
 
 
-def junit_document(verdicts: Sequence[Verdict], terms: Terms) -> str:
+def junit_document(judged: Judged) -> str:
     """One document with a ``testsuite`` for each verdict.
 
     Each suite also has a case :data:`WHOLE`. It is an error if the absence of findings is not a clean answer. So a
     suite passes if and only if ``check`` exits with 0.
     """
     root = ET.Element("testsuites", name="watchglass")
-    suites = [_suite(root, verdict, terms) for verdict in verdicts]
+    suites = [_suite(root, verdict, judged.terms) for verdict in judged.verdicts]
     for name in ("tests", "failures", "errors", "skipped"):
         root.set(name, str(sum(int(suite.get(name, "0")) for suite in suites)))
     ET.indent(root)

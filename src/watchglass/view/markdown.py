@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from watchglass.records import Diagnosis, Finding, Verdict, count
 from watchglass.view.conclusion import Terms, failed_rules, not_answered, outcome
+from watchglass.view.formats import Judged
 from watchglass.view.text import number, percent, printable
 from watchglass.view.verdict_sentences import chain, closing, findings_of, headline, since
 
@@ -32,13 +33,14 @@ _REFERENCE = re.compile(r"([!~%$^&])(?=[\w\"'])")
 _BREAK = "\u200b"
 
 
-def markdown_document(verdicts: Sequence[Verdict], terms: Terms, *, many: bool = False) -> str:
-    """A comment on one run, or with ``many`` a table of runs and the faults of each.
+def markdown_document(judged: Judged) -> str:
+    """A comment on one run, or on many a table of runs and the faults of each.
 
     All text from a run is escaped: it cannot end a cell, open a tag, make a link or mention people.
     Parts that do not fit into :data:`MOST_CHARACTERS` are omitted and counted.
     """
-    if not many:
+    verdicts, terms = judged.verdicts, judged.terms
+    if not judged.many:
         (verdict,) = verdicts
         return _joined(
             [f"## {_MARKS[outcome(verdict, terms)]} watchglass: {escape(headline(verdict))}\n", *_whole(verdict, terms)]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from watchglass.records import Verdict
+from watchglass.run import Run, open_run
 from watchglass.view.blocks import Block, Section, captioned
+from watchglass.view.comparison import comparison_blocks
 from watchglass.view.figures import run_figures, scalar_figures
+from watchglass.view.formats import Judged
 from watchglass.view.html_format import page_html
 from watchglass.view.output_file import check_output_path, write_whole
 from watchglass.view.sections import (
@@ -23,16 +25,12 @@ from watchglass.view.sections import (
 )
 from watchglass.view.time_figures import figures_of_time
 
-if TYPE_CHECKING:
-    from watchglass.run import Run
 
-
-def write_report(run: Run, verdict: Verdict, path: str | os.PathLike[str], *, replace: bool = False) -> int:
-    """Write the report of a run and return its size in bytes.
+def write_report(judged: Judged, path: str | os.PathLike[str], *, replace: bool = False) -> int:
+    """Write the page of :func:`html_document` and return its size in bytes.
 
     Args:
-        run: The run, for figures and facts.
-        verdict: Its verdict.
+        judged: The run, or the runs, with their verdicts.
         path: The file; it appears whole or not at all.
         replace: Overwrite a file that is there.
 
@@ -41,7 +39,7 @@ def write_report(run: Run, verdict: Verdict, path: str | os.PathLike[str], *, re
         StoreError: It cannot be written.
     """
     target = check_report_path(path, replace=replace)
-    return write_whole(target, render_report(run, verdict).encode(), option="-o")
+    return write_whole(target, html_document(judged).encode(), option="-o")
 
 
 def check_report_path(path: str | os.PathLike[str], *, replace: bool = False, or_json: bool = False) -> Path:
@@ -61,6 +59,14 @@ def check_report_path(path: str | os.PathLike[str], *, replace: bool = False, or
     return check_output_path(
         path, replace=replace, cure="watchglass report --force", example="report.html", endings=endings
     )
+
+
+def html_document(judged: Judged) -> str:
+    """The page of a run, or of many their comparison; everything that comes from a run is escaped."""
+    if judged.many:
+        return page_html(f"watchglass: {judged.headline}", comparison_blocks(judged))
+    (verdict,) = judged.verdicts
+    return render_report(judged.runs.get(verdict.run) or open_run(verdict.run), verdict)
 
 
 def render_report(run: Run, verdict: Verdict) -> str:

@@ -10,13 +10,14 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 from urllib.parse import quote
 
 from watchglass.records import Finding, Severity, Status, Verdict, count, number_to_json
+from watchglass.version import __version__
 from watchglass.view.conclusion import Terms, failed_rules, not_answered, outcome
+from watchglass.view.formats import Judged, RuleText
 from watchglass.view.text import harmless_json, printable
 from watchglass.view.verdict_sentences import advice, headline
 
@@ -31,41 +32,25 @@ _LONG, _SHORT = 1024, 255
 _ESCAPED = {"{": "{{", "}": "}}", "\\": "\\\\", "[": "\\[", "]": "\\]"}
 
 
-@dataclass(frozen=True)
-class RuleText:
-    """The documentation of a rule."""
-
-    summary: str  #: One sentence.
-    sections: Mapping[str, str]  #: Texts by title: what it looks at, when it fires, what to try.
-
-
-def sarif_document(
-    verdicts: Sequence[Verdict], terms: Terms, *, rules: Mapping[str, RuleText] | None = None, version: str = "0"
-) -> str:
-    """One SARIF log with a ``run`` for each verdict.
-
-    Args:
-        verdicts: The verdict of each run.
-        terms: What counts. An invocation without an answer is unsuccessful.
-        rules: Documentation of the rules, by name. Without it the name is used.
-        version: Of watchglass.
-    """
+def sarif_document(judged: Judged) -> str:
+    """One SARIF log with a ``run`` for each verdict. An invocation without an answer is unsuccessful."""
+    texts = judged.rules()
     log = {
         "$schema": _SCHEMA,
         "version": "2.1.0",
-        "runs": [_run(verdict, terms, rules or {}, version) for verdict in verdicts],
+        "runs": [_run(verdict, judged.terms, texts) for verdict in judged.verdicts],
     }
     return harmless_json(json.dumps(log, allow_nan=False, indent=2)) + "\n"
 
 
-def _run(verdict: Verdict, terms: Terms, rules: Mapping[str, RuleText], version: str) -> dict[str, Any]:
+def _run(verdict: Verdict, terms: Terms, rules: Mapping[str, RuleText]) -> dict[str, Any]:
     shown = verdict.findings[:MOST_RESULTS]
     names = list(dict.fromkeys([status.rule for status in verdict.statuses] + [finding.rule for finding in shown]))
     described = {name: _rule(name, rules.get(name), shown) for name in names}
     position = {name: index for index, name in enumerate(names)}
     return {
         "tool": {
-            "driver": {"name": "watchglass", "version": version, "rules": list(described.values())},
+            "driver": {"name": "watchglass", "version": __version__, "rules": list(described.values())},
         },
         # Services distinguish several runs of one tool in one file by this id.
         "automationDetails": {"id": f"watchglass/{printable(verdict.run)}/"},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from watchglass.records import DeclaredFact, count, facts, model_name
@@ -38,6 +38,62 @@ def setting_rows(run: Run) -> Iterator[tuple[str, str]]:
         yield "Planned steps", _pairs(planned.to_data())
 
 
+def settings_of(run: Run) -> dict[str, str]:
+    """What the run was started with, by name: options of its command, optimizers, model, loaders, versions."""
+    found = dict(_options(run.manifest.command))
+    for optimizer in reversed(_different(run, facts.OptimizerSettings)):
+        whose = _whose(optimizer.model).removesuffix(", ")
+        begin = f"{whose}." if whose else ""
+        found |= {f"{begin}optimizer": optimizer.type or ""}
+        found |= {
+            f"{begin}{name}": text
+            for group in optimizer.groups[:1]
+            for name, text in _values(group)
+            if not name.startswith("initial_")
+        }
+    for model in _different(run, facts.ModelDescription)[:1]:
+        found["model"] = _model(model)
+    for loader in _different(run, facts.LoaderSettings)[:1]:
+        found |= {f"loader.{name}": text for name, text in _values(loader.to_data()) if name != "loader"}
+    for planned in _different(run, facts.PlannedSteps)[:1]:
+        found |= {f"planned.{name}": text for name, text in _values(planned.to_data())}
+    versions: Any = next((each["versions"] for each in run.worker().lifecycle if "versions" in each), {})
+    return found | ({name: str(text) for name, text in versions.items()} if isinstance(versions, Mapping) else {})
+
+
+def differing(settings: Sequence[Mapping[str, str]]) -> list[str]:
+    """Names of the settings that are not the same in all runs, in the order of their first appearance."""
+    names = dict.fromkeys(name for each in settings for name in each)
+    return [name for name in names if len({each.get(name) for each in settings}) > 1]
+
+
+def _options(command: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """The script and its arguments: ``--lr 0.1``, ``--lr=0.1``, ``lr=0.1``, ``--flag``; others by their place."""
+    words = list(command)
+    if words:
+        yield "script", words.pop(0)
+    place = 0
+    while words:
+        word = words.pop(0)
+        name, assigned, value = word.partition("=")
+        if word.startswith("-") and not assigned:
+            has_value = bool(words) and (not words[0].startswith("-") or _is_number(words[0]))
+            yield word, words.pop(0) if has_value else "yes"
+        elif assigned and name:
+            yield name, value
+        else:
+            place += 1
+            yield f"argument {place}", word
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
 def _different(run: Run, kind: type[_Kind]) -> list[_Kind]:
     """The facts of a kind, each once, in the order in which they were recorded."""
     found: list[_Kind] = []
@@ -64,14 +120,17 @@ def _model(model: facts.ModelDescription) -> str:
 
 def _pairs(data: Mapping[str, Any]) -> str:
     """Settings that are on, ``"lr 0.003, weight_decay 0.05"``."""
-    shown = []
+    return ", ".join(name if text == "yes" else f"{name} {text}" for name, text in _values(data)) or "defaults"
+
+
+def _values(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Settings that are on, by name."""
     for name, value in data.items():
         if value is True:
-            shown.append(str(name))
+            yield str(name), "yes"
         elif isinstance(value, (int, float)) and not isinstance(value, bool):
-            shown.append(f"{name} {number(float(value)) if isinstance(value, float) else format(value, ',')}")
+            yield str(name), number(float(value)) if isinstance(value, float) else format(value, ",")
         elif isinstance(value, str) and value:
-            shown.append(f"{name} {value}")
+            yield str(name), value
         elif isinstance(value, list) and value and all(isinstance(each, (int, float, str)) for each in value[:_MOST]):
-            shown.append(f"{name} {', '.join(map(str, value[:_MOST]))}")
-    return ", ".join(shown) or "defaults"
+            yield str(name), ", ".join(map(str, value[:_MOST]))

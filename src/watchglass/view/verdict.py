@@ -10,6 +10,7 @@ from watchglass.records import Diagnosis, Severity, Verdict, count
 from watchglass.view.capture_cost import memory_growth, notable_wait
 from watchglass.view.conclusion import Terms, outcome
 from watchglass.view.failure import failure_lines
+from watchglass.view.formats import Judged
 from watchglass.view.text import command, percent, printable, quoted
 from watchglass.view.verdict_sentences import (
     cause_in_words,
@@ -45,6 +46,20 @@ class TextRow:
     style: str = ""  #: A style of rich.
     #: Indent of further lines of text over the whole width, in characters: the width of a number or an id.
     hang: int = 0
+
+
+def text_document(judged: Judged) -> str:
+    """The verdicts as plain text."""
+    return rows_text(judged_rows(judged))
+
+
+def judged_rows(judged: Judged) -> list[TextRow]:
+    """The screen of each run; of many below its name, and all of them in one line at the end."""
+    rows: list[TextRow] = []
+    for verdict in judged.verdicts:
+        shown = screen(verdict, judged.options, verbose=judged.verbose)
+        rows += [TextRow(printable(verdict.run)), *shown, TextRow("")] if judged.many else shown
+    return [*rows, TextRow(judged.headline)] if judged.many else rows
 
 
 def verdict_text(verdict: Verdict, *, width: int = 100, options: Sequence[str] = (), verbose: bool = False) -> str:

@@ -141,7 +141,7 @@ def script(tmp_path: Path) -> Path:
         (["check", "healthy", "--fail-on", "fire"], "--fail-on must be one of warning, error, never but got 'fire'"),
         (
             ["check", "healthy", "--format", "xml"],
-            "--format must be one of text, json, sarif, junit, markdown but got 'xml'",
+            "--format must be one of text, json, sarif, junit, markdown, html but got 'xml'",
         ),
         (["show", "thesis"], "thesis is not a run"),
         (["rules", "overfit"], '(did you mean "Overfit"?)'),

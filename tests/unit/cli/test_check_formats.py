@@ -100,7 +100,10 @@ def test_a_file_that_is_there_is_kept_unless_forced(watchglass: Watchglass, brok
 
 
 def test_an_unknown_format_is_refused(watchglass: Watchglass, broken: Path) -> None:
-    assert "text, json, sarif, junit, markdown but got 'yaml'" in watchglass("check", broken, "--format", "yaml").error
+    assert (
+        "text, json, sarif, junit, markdown, html but got 'yaml'"
+        in watchglass("check", broken, "--format", "yaml").error
+    )
 
 
 # Many runs

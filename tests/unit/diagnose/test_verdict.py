@@ -17,7 +17,7 @@ from watchglass.records import Failure, Finding, Mode, Observation, RuleStatus, 
 from watchglass.run import open_run, state_of
 from watchglass.store import JournalWriter, open_store, write_launch_end
 from watchglass.testing import Batch, RunBuilder, Silence, Step, build_run
-from watchglass.view import Terms, headline, junit_document, not_answered, verdict_text
+from watchglass.view import Judged, Terms, headline, junit_document, not_answered, verdict_text
 
 LAYER = np.arange(1, 13, dtype=np.float32).reshape(4, 3)
 HEALTHY = [
@@ -66,7 +66,7 @@ def test_a_run_that_ctrl_c_ended_is_interrupted(run_path: Path) -> None:
     assert not_answered(found, Terms()).startswith("the run was interrupted by Ctrl-C (train.py:5); accept")
     assert not_answered(found, Terms(allow_unfinished=True)) == found.unjudged
     assert state_of(open_run(run_path)) == "interrupted"
-    assert "failed" not in verdict_text(found, verbose=True) + junit_document([found], Terms())
+    assert "failed" not in verdict_text(found, verbose=True) + junit_document(Judged([found], Terms()))
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 
 from watchglass.records import Fact, Failure, Verdict, facts
 from watchglass.view import (
+    Judged,
     Terms,
     explain_verdict,
     failure_sentence,
@@ -54,11 +55,15 @@ def test_a_failure_heads_every_format(healthy_verdict: Verdict) -> None:
     assert tone(failed) == "error"
     assert "check(batch)" in verdict_text(failed)
     assert [row.text for row in explain_verdict(failed)[:2]] == [headline(failed), "train.py:12: check(batch)"]
-    documents = [json_document([failed], Terms()), junit_document([failed], Terms()), sarif_document([failed], Terms())]
+    documents = [
+        json_document(Judged([failed], Terms())),
+        junit_document(Judged([failed], Terms())),
+        sarif_document(Judged([failed], Terms())),
+    ]
     for document in documents:
         assert sentence in document
         assert "no issues found" not in document
-    markdown = markdown_document([failed], Terms())
+    markdown = markdown_document(Judged([failed], Terms()))
     assert "ValueError: bad batch" in markdown.splitlines()[0]
     assert "<error" in documents[1]
     assert '"executionSuccessful": false' in documents[2]
@@ -71,7 +76,7 @@ def test_findings_count_beside_a_failure(sick_verdict: Verdict) -> None:
     assert outcome(failed, Terms()) == "findings"
     assert headline(failed).startswith("failed after")
     assert "1 error" in headline(failed)
-    assert "<error" in junit_document([failed], Terms())
+    assert "<error" in junit_document(Judged([failed], Terms()))
 
 
 def test_a_run_that_failed_before_its_first_step(healthy_verdict: Verdict) -> None:
@@ -95,10 +100,10 @@ def test_a_line_says_which_workers_of_a_script_that_ended_well_ended_early(healt
         f"worker_0 and worker_1 ended early, like a terminated process; {end}",
         f"worker_2 ended early, ValueError: bad batch (train.py:12); {end}",
     ]
-    assert [each["worker"] for each in json.loads(json_document([early], Terms()))["ended_early"]] == [
+    assert [each["worker"] for each in json.loads(json_document(Judged([early], Terms())))["ended_early"]] == [
         "worker_0", "worker_1", "worker_2",
     ]  # fmt: skip
-    assert "worker_2 ended early" in markdown_document([early], Terms()).replace("\\", "")
+    assert "worker_2 ended early" in markdown_document(Judged([early], Terms())).replace("\\", "")
 
 
 def test_a_line_says_how_many_updates_bypassed_the_hooks_and_why(healthy_verdict: Verdict) -> None:
@@ -109,10 +114,10 @@ def test_a_line_says_how_many_updates_bypassed_the_hooks_and_why(healthy_verdict
     killed = replace(verdict, bypassed=(replace(past, steps=None), replace(past, steps=1, worker="worker_1")))
     assert f"training steps from step 21 on of worker_0 {line}" in closing(killed)
     assert f"1 training step from step 21 on of worker_1 {line}" in closing(killed)
-    assert json.loads(json_document([verdict], Terms()))["bypassed"] == [
+    assert json.loads(json_document(Judged([verdict], Terms())))["bypassed"] == [
         {"worker": "worker_0", "since": 21, "steps": 19, "reason": past.reason}
     ]
-    assert "19 training steps from step 21 on" in markdown_document([verdict], Terms())
+    assert "19 training steps from step 21 on" in markdown_document(Judged([verdict], Terms()))
     assert past.to_fact("SGD.step").read(facts.BypassedUpdates) == past
     assert Fact("updates_bypassed", -1, "", {"since": "x"}).read(facts.BypassedUpdates) is None
 
@@ -123,5 +128,5 @@ def test_a_run_that_was_not_judged_says_why(healthy_verdict: Verdict) -> None:
     assert headline(verdict) == f"not judged: {why}"
     assert tone(verdict) == "warning"
     assert outcome(verdict, Terms()) == outcome(verdict, Terms(allow_unfinished=True)) == "no answer"
-    assert f'"unjudged": "{why}"' in json_document([verdict], Terms())
-    assert why in junit_document([verdict], Terms())
+    assert f'"unjudged": "{why}"' in json_document(Judged([verdict], Terms()))
+    assert why in junit_document(Judged([verdict], Terms()))

@@ -28,6 +28,7 @@ from watchglass.records import (
     Verdict,
 )
 from watchglass.view import (
+    Judged,
     RuleText,
     Terms,
     json_document,
@@ -106,12 +107,12 @@ def schema() -> jsonschema.Draft202012Validator:
 
 @each_verdict
 def test_json_is_what_the_schema_says(case: Verdict, schema: jsonschema.Draft202012Validator) -> None:
-    found = json.loads(json_document([case], TERMS), parse_constant=pytest.fail)
+    found = json.loads(json_document(Judged([case], TERMS)), parse_constant=pytest.fail)
     assert list(schema.iter_errors(found)) == []
 
 
 def test_json_of_many_runs_is_what_the_schema_says(schema: jsonschema.Draft202012Validator) -> None:
-    found = json.loads(json_document(list(ALL.values()), TERMS, many=True))
+    found = json.loads(json_document(Judged(list(ALL.values()), TERMS, many=True)))
     assert list(schema.iter_errors(found)) == []
     assert [each["outcome"] for each in found["runs"]] == [
         "clean", "findings", "findings", "no answer", "no answer", "no answer", "findings",
@@ -121,7 +122,7 @@ def test_json_of_many_runs_is_what_the_schema_says(schema: jsonschema.Draft20201
 def test_the_schema_refuses_what_it_does_not_know_and_misses_what_it_does(
     schema: jsonschema.Draft202012Validator,
 ) -> None:
-    found = json.loads(json_document([STOPPED], TERMS))
+    found = json.loads(json_document(Judged([STOPPED], TERMS)))
     diagnosis = found["diagnoses"][0]
     for place in (found, found["findings"][0], diagnosis, diagnosis["causes"][0], found["saved"]):
         place["novelty"] = 1
@@ -136,7 +137,7 @@ def test_the_schema_refuses_what_it_does_not_know_and_misses_what_it_does(
 
 def test_every_part_of_the_schema_is_written(schema: jsonschema.Draft202012Validator) -> None:
     """A key of the schema that no output has would be a false promise."""
-    found = json.loads(json_document([STOPPED], TERMS))
+    found = json.loads(json_document(Judged([STOPPED], TERMS)))
     parts = schema.schema["$defs"]
     shown = {
         "verdict": found, "diagnosis": found["diagnoses"][0], "cause": found["diagnoses"][0]["causes"][0],
@@ -147,7 +148,7 @@ def test_every_part_of_the_schema_is_written(schema: jsonschema.Draft202012Valid
 
 
 def test_json_holds_causes_statuses_and_what_was_saved() -> None:
-    found = json.loads(json_document([STOPPED], TERMS))
+    found = json.loads(json_document(Judged([STOPPED], TERMS)))
     (diagnosis,) = found["diagnoses"]
     (cause,) = diagnosis["causes"]
     assert (cause["id"], cause["score"], cause["evidence"]) == (
@@ -168,7 +169,7 @@ def test_the_published_schema_is_the_one_that_is_shipped(repository: Path) -> No
 
 @each_verdict
 def test_sarif_is_what_the_standard_says(case: Verdict) -> None:
-    log = sarif_of(sarif_document([case], TERMS, rules=DOCUMENTED, version="0.1.0"))
+    log = sarif_of(sarif_document(Judged([case], TERMS, rules=lambda: DOCUMENTED)))
     (run,) = log["runs"]
     assert len(run["results"]) == len(case.findings)
     assert run["invocations"][0]["executionSuccessful"] == (outcome(case, TERMS) != "no answer")
@@ -178,7 +179,7 @@ DOCUMENTED = {"ExplodingTensor": RuleText("A value became NaN.", {"Looks at": "l
 
 
 def test_sarif_has_levels_fingerprints_help_and_the_script_as_location() -> None:
-    (run,) = sarif_of(sarif_document([STOPPED], TERMS, rules=DOCUMENTED))["runs"]
+    (run,) = sarif_of(sarif_document(Judged([STOPPED], TERMS, rules=lambda: DOCUMENTED)))["runs"]
     assert [result["level"] for result in run["results"]] == ["error", "warning", "note"]
     first = run["results"][0]
     assert first["fingerprints"] == {"watchglass/finding/v1": f"{0:012x}"}
@@ -192,14 +193,14 @@ def test_sarif_has_levels_fingerprints_help_and_the_script_as_location() -> None
 
 def test_advice_has_the_numbers_of_its_diagnosis() -> None:
     case = verdict_with_advice()
-    (run,) = sarif_of(sarif_document([case], TERMS))["runs"]
+    (run,) = sarif_of(sarif_document(Judged([case], TERMS)))["runs"]
     assert run["results"][0]["message"]["text"].endswith(" Try: Learning rate 50: try 0.05.")
-    (suite,) = suites(junit_document([case], TERMS))
+    (suite,) = suites(junit_document(Judged([case], TERMS)))
     failure = suite.find("testcase/failure")
     assert failure is not None
     assert "\ntry: Learning rate 50: try 0.05" in str(failure.text)
     own = replace(case, diagnoses=())
-    assert "Try: Lower it." in sarif_document([own], TERMS)
+    assert "Try: Lower it." in sarif_document(Judged([own], TERMS))
 
 
 def verdict_with_advice() -> Verdict:
@@ -216,13 +217,13 @@ def verdict_with_advice() -> Verdict:
     ],
 )  # fmt: skip
 def test_sarif_places_findings_where_code_scanning_looks(run: str, script: str, uri: str) -> None:
-    log = sarif_of(sarif_document([verdict(finding(), run=run, script=script)], TERMS))
+    log = sarif_of(sarif_document(Judged([verdict(finding(), run=run, script=script)], TERMS)))
     location = log["runs"][0]["results"][0]["locations"][0]["physicalLocation"]
     assert location["artifactLocation"]["uri"] == uri
 
 
 def test_sarif_holds_many_runs_and_the_reasons_of_missing_answers() -> None:
-    log = sarif_of(sarif_document([SICK, replace(DAMAGED, run="runs/other")], TERMS))
+    log = sarif_of(sarif_document(Judged([SICK, replace(DAMAGED, run="runs/other")], TERMS)))
     notes = log["runs"][1]["invocations"][0]["toolExecutionNotifications"]
     assert [note["level"] for note in notes] == ["error", "warning", "note"]
     assert "records are missing" in notes[0]["message"]["text"]
@@ -231,7 +232,7 @@ def test_sarif_holds_many_runs_and_the_reasons_of_missing_answers() -> None:
 
 def test_sarif_knows_a_finding_again_in_the_next_run() -> None:
     again = [replace(each, id=f"{99 + number:012x}", step=0) for number, each in enumerate(SICK.findings)]
-    log = sarif_of(sarif_document([SICK, replace(SICK, run="runs/next", findings=tuple(again))], TERMS))
+    log = sarif_of(sarif_document(Judged([SICK, replace(SICK, run="runs/next", findings=tuple(again))], TERMS)))
     first, second = (
         [result["partialFingerprints"]["primaryLocationLineHash"] for result in run["results"]] for run in log["runs"]
     )
@@ -241,7 +242,7 @@ def test_sarif_knows_a_finding_again_in_the_next_run() -> None:
 
 
 def test_sarif_of_very_many_findings_is_cut_and_says_so() -> None:
-    log = sarif_of(sarif_document([verdict(*(finding(number) for number in range(5_003)))], TERMS))
+    log = sarif_of(sarif_document(Judged([verdict(*(finding(number) for number in range(5_003)))], TERMS)))
     assert len(log["runs"][0]["results"]) == 5_000
     assert "3 further findings" in json.dumps(log["runs"][0]["invocations"])
 
@@ -266,13 +267,13 @@ def suites(text: str) -> list[ET.Element]:
 
 @each_verdict
 def test_junit_passes_exactly_where_check_exits_with_0(case: Verdict) -> None:
-    (suite,) = suites(junit_document([case], TERMS))
+    (suite,) = suites(junit_document(Judged([case], TERMS)))
     passes = suite.get("failures") == suite.get("errors") == "0"
     assert passes == (outcome(case, TERMS) == "clean")
 
 
 def test_junit_has_a_case_for_each_rule() -> None:
-    (suite,) = suites(junit_document([SICK], TERMS))
+    (suite,) = suites(junit_document(Judged([SICK], TERMS)))
     cases = {case.get("name"): case for case in suite.findall("testcase")}
     assert list(cases) == ["ExplodingTensor", "Overfit", "DeadRelu", "the run is whole"]
     failure = cases["ExplodingTensor"].find("failure")
@@ -289,19 +290,19 @@ def test_junit_has_a_case_for_each_rule() -> None:
 def test_junit_counts_what_fail_on_counts() -> None:
     warned = verdict(finding(severity=Severity.WARNING))
     for fail_on, failures in (("warning", "1"), ("error", "0"), ("never", "0")):
-        (suite,) = suites(junit_document([warned], Terms(fail_on)))
+        (suite,) = suites(junit_document(Judged([warned], Terms(fail_on))))
         assert suite.get("failures") == failures
         (case,) = [case for case in suite.findall("testcase") if case.get("name") == "ExplodingTensor"]
         assert "became NaN" in ET.tostring(case, encoding="unicode")
 
 
 def test_junit_shows_rules_that_failed_and_records_that_are_missing() -> None:
-    failed, damaged = suites(junit_document([FAILED, DAMAGED], TERMS))
+    failed, damaged = suites(junit_document(Judged([FAILED, DAMAGED], TERMS)))
     (error,) = failed.findall("testcase/error")
     assert error.get("message") == "raised at TRAIN step 0"
     (error,) = damaged.findall("testcase/error")
     assert "records are missing" in error.get("message", "")
-    (accepted,) = suites(junit_document([DAMAGED], Terms(allow_unfinished=True)))
+    (accepted,) = suites(junit_document(Judged([DAMAGED], Terms(allow_unfinished=True))))
     assert accepted.get("errors") == "0"
 
 
@@ -349,7 +350,7 @@ def rendered(text: str) -> Page:
 
 @each_verdict
 def test_markdown_renders_whole(case: Verdict) -> None:
-    page = rendered(markdown_document([case], TERMS))
+    page = rendered(markdown_document(Judged([case], TERMS)))
     widths = {len(row) for row in page.cells}
     assert widths <= {3, 5, 6}
     assert set(page.seen) <= {
@@ -359,7 +360,7 @@ def test_markdown_renders_whole(case: Verdict) -> None:
 
 
 def test_no_name_breaks_out_of_the_markdown_or_calls_people() -> None:
-    text = markdown_document([NASTY], TERMS)
+    text = markdown_document(Judged([NASTY], TERMS))
     page = rendered(text)
     shown = page.text.replace("\u200b", "")
     assert "a|b`c`<b>x</b></td></details>]]>&amp;" in shown
@@ -377,21 +378,21 @@ def test_no_name_breaks_out_of_the_markdown_or_calls_people() -> None:
 @pytest.mark.parametrize("name", ["- x", "+ x", "1. x", "12) x", "===", "---", "* x", "# x", "> x", "1.5 x", "a - x"])
 def test_no_name_at_the_beginning_of_a_line_makes_a_list_or_a_heading(name: str) -> None:
     case = verdict(finding(name=name), metrics={name: 1.0})
-    page = rendered(markdown_document([replace(case, diagnoses=())], TERMS))
+    page = rendered(markdown_document(Judged([replace(case, diagnoses=())], TERMS)))
     assert f"{name} 1" in page.text.replace("\u200b", "")
     assert page.seen.count("h2") == 1
     assert not {"ul", "ol", "li", "h1", "hr", "blockquote"} & set(page.seen)
 
 
 def test_no_name_is_a_reference_on_gitlab() -> None:
-    text = markdown_document([verdict(finding(name='!1 ~2 %3 $4 ^5 &6 ~"bug" 83 %'))], TERMS)
+    text = markdown_document(Judged([verdict(finding(name='!1 ~2 %3 $4 ^5 &6 ~"bug" 83 %'))], TERMS))
     for letter in "!~%$^&":
         assert not re.search(rf"{re.escape(letter)}(amp;)?[\d\"]", text), letter
     assert "83 %" in text
 
 
 def test_markdown_shows_the_cause_and_what_to_try() -> None:
-    page = rendered(markdown_document([STOPPED], TERMS))
+    page = rendered(markdown_document(Judged([STOPPED], TERMS)))
     assert page.text.startswith("❌ watchglass: stopped: 1 error, 1 warning, 1 info")
     assert ["🔴 error", "It broke in fc1.weight", "step 80", "the learning rate is too high (91 %)", "Lower it"] in [
         [cell.strip() for cell in row] for row in page.cells
@@ -400,7 +401,7 @@ def test_markdown_shows_the_cause_and_what_to_try() -> None:
 
 def test_markdown_of_many_runs_has_a_row_for_each() -> None:
     case: Mapping[str, Verdict] = {name: replace(each, run=f"runs/{name}") for name, each in ALL.items()}
-    page = rendered(markdown_document(list(case.values()), TERMS, many=True))
+    page = rendered(markdown_document(Judged(list(case.values()), TERMS, many=True)))
     marks = {row[1]: row[0].strip() for row in page.cells if row[1].startswith("runs/")}
     assert marks == {
         "runs/healthy": "✅", "runs/sick": "❌", "runs/stopped": "❌", "runs/empty": "⚠️", "runs/damaged": "⚠️",
@@ -413,7 +414,7 @@ def test_markdown_fits_into_a_comment_and_counts_what_it_leaves_out(amount: int)
     long = "\U0001f600|" * 400
     sick = verdict(*(finding(number, name=f"{number}{long}") for number in range(amount)), name=long)
     runs = [replace(sick, run=f"{number}{long}") for number in range(min(amount, 120))]
-    for text in (markdown_document([sick], TERMS), markdown_document(runs, TERMS, many=True)):
+    for text in (markdown_document(Judged([sick], TERMS)), markdown_document(Judged(runs, TERMS, many=True))):
         assert len(text.encode("utf-16-le")) // 2 < 65_536
         rendered(text)
         if amount > 1:

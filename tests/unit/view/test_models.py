@@ -18,7 +18,7 @@ from watchglass.records import ModelSummary, Severity, Status, Verdict
 from watchglass.rules import default_rules
 from watchglass.run import open_run
 from watchglass.testing import Step, build_run
-from watchglass.view import Terms, markdown_document, verdict_text
+from watchglass.view import Judged, Terms, markdown_document, verdict_text
 from watchglass.view.models import models_named
 from watchglass.view.settings import setting_rows
 from watchglass.view.verdict_sentences import headline
@@ -50,7 +50,7 @@ def test_each_model_has_its_own_line_and_the_worst_is_first(run_path: Path) -> N
     assert found.metrics == {}
     assert re.search(r"since step [1-9]\d+, in model_2 \(trained since step 1\)", " ".join(text.split()))
     assert "240 training steps" in text
-    assert "model\\_2: 120 training steps" in markdown_document([found], Terms())
+    assert "model\\_2: 120 training steps" in markdown_document(Judged([found], Terms()))
 
 
 def test_json_has_the_models_and_says_whose_each_finding_is(run_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ from watchglass.errors import InvalidValueError, RunExistsError, StoreError
 from watchglass.records import RuleStatus, Status, Verdict
 from watchglass.run import Run, open_run
 from watchglass.testing import RunBuilder, Step, build_run
-from watchglass.view import check_report_path, render_report, write_report
+from watchglass.view import Judged, check_report_path, render_report, write_report
 
 
 class Page(HTMLParser):
@@ -155,10 +155,11 @@ def test_a_run_without_data_has_a_report_without_figures(tmp_path: Path, healthy
 def test_an_existing_file_is_refused_and_kept(tmp_path: Path, sick_run: Run, sick_verdict: Verdict) -> None:
     target = tmp_path / "report.html"
     target.write_text("mine")
+    judged = Judged([sick_verdict], runs={sick_verdict.run: sick_run})
     with pytest.raises(RunExistsError, match=r"report\.html exists; choose another file"):
-        write_report(sick_run, sick_verdict, target)
+        write_report(judged, target)
     assert target.read_text() == "mine"
-    assert write_report(sick_run, sick_verdict, target, replace=True) == target.stat().st_size
+    assert write_report(judged, target, replace=True) == target.stat().st_size
     assert [entry.name for entry in tmp_path.iterdir()] == ["report.html"]
 
 

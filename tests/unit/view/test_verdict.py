@@ -9,6 +9,7 @@ import pytest
 
 from watchglass.records import ExaminedSteps, RuleStatus, Severity, Status, Verdict
 from watchglass.view import (
+    Judged,
     Terms,
     duration,
     explain_verdict,
@@ -281,7 +282,7 @@ def test_what_was_found_in_an_earlier_attempt_is_marked_as_that(sick_verdict: Ve
     again = replace(sick_verdict, status="issues found", attempt=1)
     assert headline(again) == "issues found: 1 error, 1 warning, 1 info (all of them in earlier attempts)"
     assert "since step 30, in attempt 0" in " ".join(verdict_text(again).split())
-    assert "step 30, in attempt 0" in markdown_document([again], Terms())
+    assert "step 30, in attempt 0" in markdown_document(Judged([again], Terms()))
     assert "step 30, in attempt 0" in [row.text for row in explain_verdict(again)]
     broken, *rest = again.findings
     both = replace(again, findings=(replace(broken, attempt=1), *rest))
