@@ -76,7 +76,7 @@ class WaitingGPUs(Rule):
     points: dict[str, list[int]] = state(dict)
 
     def _waiting(
-        self, window: Window, metric: str, above: float, gpu_below: float, what: str, symptom: str
+        self, window: Window, metric: str, above: float, gpu_below: float, what: str, *, symptoms: tuple[str, ...]
     ) -> Iterable[Finding]:
         """A finding about a machine whose GPUs wait at more samples than the threshold.
 
@@ -86,7 +86,7 @@ class WaitingGPUs(Rule):
             above: The GPUs wait while it is above this.
             gpu_below: And while their mean utilisation is below this, in percent.
             what: What is above the limit, as a clause.
-            symptom: The symptom.
+            symptoms: Of the finding.
         """
         if window.last is None:
             return
@@ -102,7 +102,7 @@ class WaitingGPUs(Rule):
                 value=percent,
                 limit=self.threshold,
                 message=f"{in_percent(percent / 100)} of the time {what} the GPUs were below {gpu_below:g} %",
-                symptoms=(symptom,),
+                symptoms=symptoms,
             )
 
     def applicable(self, step: Any) -> str:

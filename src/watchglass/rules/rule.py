@@ -21,7 +21,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeVar
 
 from watchglass.config import Plugin, dataclass_transform, parameter, values
@@ -63,6 +63,7 @@ class Rule(Plugin):
 
     Attributes:
         needs: The data that it reads.
+        modes: The modes of the steps that :meth:`check` or :meth:`check_step` is called for.
         calibrations: What another calibration changes, by its name: values of parameters, ``{"sagemaker": {"threshold":
             1e-7}}``, or another rule of the same name, for another algorithm with its own parameters and needs.
         streams: The kinds of rows and the length of the windows that :meth:`check_window` and :attr:`StepView.streams`
@@ -78,6 +79,7 @@ class Rule(Plugin):
     """
 
     needs: ClassVar[tuple[Needs, ...]] = ()
+    modes: ClassVar[Collection[Mode]] = tuple(Mode)
     calibrations: ClassVar[Mapping[str, Mapping[str, Any] | type[Rule]]] = {}
     streams: ClassVar[Windows | None] = None
     compares: ClassVar[tuple[str, ...]] = ()
@@ -94,11 +96,11 @@ class Rule(Plugin):
         super().__init_subclass__(**kwargs)
 
     def check(self, view: StepView) -> Iterable[Finding]:
-        """Findings at this step of one worker. Called once for every complete step, of any mode."""
+        """Findings at this step of one worker. Called once for every complete step of :attr:`modes`."""
         return ()
 
     def check_step(self, step: JointStep) -> Iterable[Finding]:
-        """Findings at this step of all workers that train together. Called once for every complete step."""
+        """Findings at this step of all workers that train together. Called once for every one of :attr:`modes`."""
         return ()
 
     def check_window(self, window: Window) -> Iterable[Finding]:

@@ -86,7 +86,7 @@ def shown(
             look(finding, rule)
             found.append(finding)
 
-    streams, joint = make().streams, type(make()).check is Rule.check
+    streams, modes, joint = make().streams, make().modes, type(make()).check is Rule.check
     follower.readable = readable = Readable(None)
     readable.rule, readable.declared = make().name, readable_statistics(make().needs, streams)
     readable.add(readable.declared)
@@ -98,7 +98,8 @@ def shown(
             parts: Sequence[Any] = step.by_model if joint else step.views
             for part in parts:
                 key = ("" if joint else part.worker, part.model)
-                ask(key, "check_step" if joint else "check", part)
+                if part.mode in modes:
+                    ask(key, "check_step" if joint else "check", part)
                 last[key] = part
         elif isinstance(moment, Observation) and moment.kind == "tick":
             for key in list(last) or [("", 0)] * joint:
@@ -297,6 +298,8 @@ def _check_idle(make: Callable[[], Rule], path: Path) -> None:
     joint = type(make()).check is Rule.check
     for moment in Follower(open_store(str(path))).read_all():
         for part in (moment.by_model if joint else moment.views) if isinstance(moment, JointStep) else ():
+            if part.mode not in make().modes:
+                continue
             key = ("" if joint else part.worker, part.model)
             rule = rules.setdefault(key, make())
             check: Callable[[Any], Any] = rule.check_step if joint else rule.check

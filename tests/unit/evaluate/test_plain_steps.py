@@ -1,4 +1,4 @@
-"""Rules that declare themselves idle at steps with scalars alone are not called there."""
+"""Rules are not called where they declare themselves idle: at steps with scalars alone, or of other modes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 from synthetic_steps import MODULES, training
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
-from watchglass.records import Status
+from watchglass.records import Mode, Status
 from watchglass.testing import Step, build_run
 
 RULES = '''
-from watchglass.records import Severity
+from watchglass.records import Mode, Severity
 from watchglass.rules import Needs, Rule, state
 
 class Called(Rule):
@@ -27,6 +27,10 @@ class Called(Rule):
 class Idle(Called):
     """The same, idle at plain steps."""
     idle_at_plain_steps = True
+
+class OfTraining(Called):
+    """The same, at training steps only."""
+    modes = (Mode.TRAIN,)
 '''
 
 
@@ -38,3 +42,11 @@ def test_an_idle_rule_is_called_at_steps_with_tensors_or_facts_only(run_path: Pa
     evaluation = replay(build_run(run_path, steps, modules=MODULES), specs)
     assert {found.rule: found.value for found in evaluation.findings} == {"Called": 51.0, "Idle": 11.0}
     assert {status.status for status in evaluation.statuses} == {Status.NO_ISSUES_FOUND}
+
+
+def test_a_rule_is_called_at_steps_of_its_modes_only(run_path: Path, tmp_path: Path) -> None:
+    (tmp_path / "rules.py").write_text(RULES)
+    steps = [Step(scalars={"loss": 1.0}, mode=Mode.EVAL if n % 5 == 4 else Mode.TRAIN) for n in range(50)]
+    specs = [RuleSpec(f"{tmp_path / 'rules.py'}:{name}") for name in ("Called", "OfTraining")]
+    evaluation = replay(build_run(run_path, steps), specs)
+    assert {found.rule: found.value for found in evaluation.findings} == {"Called": 50.0, "OfTraining": 40.0}

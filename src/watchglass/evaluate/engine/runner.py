@@ -190,7 +190,7 @@ class RuleRunner:
             # Only steps of workers that train separately come in any order.
             if seat.last is None or not self._of_attempt or _newness(part) >= _newness(seat.last):
                 seat.last = part
-            if seat.rule is None or (self.joint and not self._steps):
+            if seat.rule is None or (self.joint and not self._steps) or part.mode not in self._class.modes:
                 continue
             part = self._with_observed(seat, part)
             if not (self._idle and not part.observed and all(view.is_plain for view in views)):

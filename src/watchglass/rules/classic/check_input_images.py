@@ -26,6 +26,7 @@ class CheckInputImages(Rule):
     """
 
     needs = (Needs(facts=("input_sketch",), why="to see the means of channels"),)
+    modes = (Mode.TRAIN,)
     calibrations: ClassVar[Mapping[str, Mapping[str, Any]]] = {"sagemaker": {"threshold_mean": 0.2, "relative": False}}
 
     threshold_mean: float = parameter(2.0, help="largest absolute mean of a channel", gt=0)
@@ -39,8 +40,6 @@ class CheckInputImages(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """A finding once enough images were sketched."""
-        if view.mode is not Mode.TRAIN:
-            return
         for sketch in view.facts(facts.InputSketch):
             if sketch.channels is not None and len(sketch.shape) == 4:
                 self._add(sketch.channels.mean, sketch.channels.std, sketch.shape[0])

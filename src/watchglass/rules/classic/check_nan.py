@@ -31,11 +31,10 @@ class CheckNaN(Rule):
         Needs(statistics=("nan", "nonfinite"), optional=True, why="to see which tensor is NaN"),
         Needs(facts=("step_skipped",), optional=True, why="to omit skipped updates"),
     )
+    modes = (Mode.TRAIN,)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """At most one finding of a training step."""
-        if view.mode is not Mode.TRAIN:
-            return
         loss, rows = signals.loss(view), view.statistics()
         bad_loss = loss is not None and math.isnan(loss)
         bad = rows.where(rows.nan > 0) if len(rows) else rows

@@ -34,6 +34,7 @@ class CorrelatedFeatures(Rule):
 
     idle_at_plain_steps = True
     needs = (Needs(facts=("input_sketch",), why="to see correlations"),)
+    modes = (Mode.TRAIN,)
 
     share: float = parameter(0.2, help="share of pairs with a correlation above 0.95", gt=0, lt=1)
     most: float = parameter(0.8, help="share above which nearly all features carry the same information", gt=0, le=1)
@@ -43,8 +44,6 @@ class CorrelatedFeatures(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """A finding at a sketched step with enough rows."""
-        if view.mode is not Mode.TRAIN:
-            return
         for sketch in view.facts(facts.InputSketch):
             found = sketch.correlations
             if found is None or found.rows < _ROWS or found.features < _FEATURES:

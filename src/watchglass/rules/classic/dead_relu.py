@@ -46,6 +46,7 @@ class DeadRelu(Rule):
         Needs(role=Role.OUTPUT, statistics=("count",), optional=True, why="to know how many values a unit had"),
         Needs(role=Role.WEIGHT, statistics=("count",), optional=True, why="to know which layers follow a convolution"),
     )
+    modes = (Mode.TRAIN,)
     calibrations: ClassVar = {"sagemaker": dead_relu.DeadRelu}
 
     threshold_layer: float = parameter(
@@ -61,8 +62,6 @@ class DeadRelu(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """One finding per layer with too many dead units."""
-        if view.mode is not Mode.TRAIN:
-            return
         units = view.rows(INACTIVE_UNITS)
         if not units:
             return

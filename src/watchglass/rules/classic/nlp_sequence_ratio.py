@@ -27,6 +27,7 @@ class NLPSequenceRatio(Rule):
     """
 
     needs = (Needs(facts=("input_sketch",), why="to count tokens"),)
+    modes = (Mode.TRAIN,)
     calibrations: ClassVar[Mapping[str, Mapping[str, Any]]] = {"sagemaker": {"token_values": ("0",), "samples": 1}}
 
     token_values: tuple[str, ...] = parameter((), help="tokens to count; none: the padding that rows end or begin with")
@@ -48,8 +49,6 @@ class NLPSequenceRatio(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """A finding once enough sequences were sketched."""
-        if view.mode is not Mode.TRAIN:
-            return
         for sketch in view.facts(facts.InputSketch):
             if len(sketch.shape) != 2 or sketch.most_common is None:
                 continue

@@ -77,6 +77,7 @@ class SaturatedActivation(Rule):
         Needs(collection="sigmoid_input", statistics=("mean", "std"), optional=True, why="to see inputs of sigmoid"),
         Needs(scalars=("loss",), optional=True, why="to distinguish saturation from success"),
     )  # fmt: skip
+    modes = (Mode.TRAIN,)
     calibrations: ClassVar = {
         "sagemaker": {"derivative": 0.0, "threshold_layer": 50.0, "window": 1, "hidden_only": False, "progress": 1.0}
     }
@@ -94,8 +95,6 @@ class SaturatedActivation(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """One finding for all activations of a step."""
-        if view.mode is not Mode.TRAIN:
-            return
         signals.remember_start(self.start, signals.loss(view))
         if view.is_plain:
             return

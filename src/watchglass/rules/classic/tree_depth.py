@@ -26,6 +26,7 @@ class TreeDepth(Rule):
     """
 
     needs = (Needs(collection="trees", statistics=("max",), why="to know how deep they are"),)
+    modes = (Mode.TRAIN,)
     calibrations: ClassVar = {"sagemaker": {"depth": 4, "by_node": True}}
 
     depth: int = parameter(12, help="greatest depth", unit="levels", ge=1)
@@ -33,8 +34,6 @@ class TreeDepth(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """At most one finding of a round."""
-        if view.mode is not Mode.TRAIN:
-            return
         rows = view.statistics(collection="trees")
         row = rows.row("trees/largest_node" if self.by_node else "trees/depth")
         if row is None:

@@ -51,6 +51,7 @@ class WeightUpdateRatio(Rule):
         Needs(scalars=("loss",), optional=True, why="to distinguish small updates from convergence"),
         Needs(facts=("step_skipped",), optional=True, why="to omit skipped updates"),
     )
+    modes = (Mode.TRAIN,)
     calibrations: ClassVar = {"sagemaker": weight_update_ratio.WeightUpdateRatio}
 
     large: float = parameter(0.1, help="ratio above which updates are large", unit="ratio", gt=0)
@@ -74,8 +75,6 @@ class WeightUpdateRatio(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """At most one finding at a TRAIN step with captured updates."""
-        if view.mode is not Mode.TRAIN:
-            return
         loss = signals.loss(view)
         signals.remember_start(self.start, loss)
         if len(self.accuracy) < 8:

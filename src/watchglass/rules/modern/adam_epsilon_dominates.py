@@ -43,6 +43,7 @@ class AdamEpsilonDominates(Rule):
         Needs(scalars=("loss",), optional=True, why="to see whether the run learns"),
         Needs(role=Role.WEIGHT, statistics=("nonfinite",), optional=True, why="to see a division by zero"),
     )
+    modes = (Mode.TRAIN,)
 
     share: float = parameter(0.5, help="share of elements below epsilon", unit="ratio", gt=0, le=1)
     patience: int = parameter(3, help="samples in a row", unit="samples", ge=1)
@@ -58,8 +59,6 @@ class AdamEpsilonDominates(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """At most one finding at a TRAIN step."""
-        if view.mode is not Mode.TRAIN:
-            return
         loss = signals.loss(view)
         signals.remember_start(self.start, loss)
         for sample in sampled_updates(view) if not signals.skipped(view) else ():

@@ -38,6 +38,7 @@ class AttentionEntropyCollapse(Rule):
         Needs(collection="attention", statistics=("mean",), optional=True, why="to see the entropy of each head"),
         Needs(scalars=("loss",), optional=True, why="to report the loss"),
     )
+    modes = (Mode.TRAIN,)
 
     share: float = parameter(0.1, help="entropy over its largest value so far", unit="ratio", gt=0, lt=1)
     heads: float = parameter(0.5, help="share of the heads of a module", unit="ratio", ge=0, lt=1)
@@ -49,8 +50,6 @@ class AttentionEntropyCollapse(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """A finding for each module whose heads have collapsed."""
-        if view.mode is not Mode.TRAIN:
-            return
         rows = view.statistics(collection="attention", name_regex=r"(^|\.)attention_entropy\.")
         modules: dict[str, dict[str, float]] = {}
         for name, mean in zip(rows.names, rows.mean.tolist(), strict=True):

@@ -37,6 +37,7 @@ class AttentionLogitGrowth(Rule):
         Needs(collection="attention", statistics=("max",), optional=True, why="to see the largest logit of each head"),
         Needs(scalars=("loss",), optional=True, why="to report the loss"),
     )
+    modes = (Mode.TRAIN,)
 
     limit: float = parameter(100.0, help="largest logit of a softmax that works", gt=0)
     growth: float = parameter(1.5, help="growth since the first capture", unit="ratio", ge=1)
@@ -48,8 +49,6 @@ class AttentionLogitGrowth(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """At most one finding of a step, about the head with the largest logit."""
-        if view.mode is not Mode.TRAIN:
-            return
         rows = view.statistics(collection="attention", name_regex=r"(^|\.)attention_logits_max\.")
         if not len(rows):
             return

@@ -40,6 +40,7 @@ class DeadExpert(Rule):
         Needs(role=Role.WEIGHT, statistics=("l2",), optional=True, why="to know the experts"),
         Needs(role=Role.GRADIENT, statistics=("l2",), optional=True, why="to see which experts learn"),
     )
+    modes = (Mode.TRAIN,)
 
     window: int = parameter(8, help="captures in a row", unit="captures", ge=1)
     least: float = parameter(50.0, help="expected number of tokens per expert in these captures", ge=0)
@@ -57,8 +58,6 @@ class DeadExpert(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """A finding for each router."""
-        if view.mode is not Mode.TRAIN:
-            return
         rows = view.statistics(collection="router", name_regex=r"\.router_logits$")
         counts = dict(zip(rows.names, rows.count.tolist(), strict=True))
         for info, _, bits in view.rows(UNUSED_UNITS):

@@ -31,6 +31,7 @@ class DetachedGraph(Rule):
         Needs(role=Role.GRADIENT, statistics=("l2",), why="to see that nothing else reaches it"),
         Needs(facts=("membership",), optional=True, why="to omit what no optimizer trains"),
     )
+    modes = (Mode.TRAIN,)
 
     patience: int = parameter(4, help="captures with gradients of other parameters", unit="captures", ge=1)
 
@@ -44,8 +45,6 @@ class DetachedGraph(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """At most one finding."""
-        if view.mode is not Mode.TRAIN:
-            return
         for fact in view.facts(facts.TermsOfLoss):
             found = fact.unreached or facts.OutOfReach()
             cut = found.cut_before

@@ -37,6 +37,7 @@ class EmbeddingNormGrowth(Rule):
         ),
         Needs(scalars=("loss",), optional=True, why="to report the loss"),
     )  # fmt: skip
+    modes = (Mode.TRAIN,)
 
     growth: float = parameter(10.0, help="root mean square over its first value", unit="ratio", gt=1)
     start: int = parameter(200, help="first step that is judged", unit="steps", ge=0)
@@ -46,8 +47,6 @@ class EmbeddingNormGrowth(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """A finding for each embedding that grows."""
-        if view.mode is not Mode.TRAIN:
-            return
         rows = view.statistics(Role.WEIGHT, module_kinds=(ModuleKind.EMBEDDING,))
         for name, rms in zip(rows.names, rows.rms.tolist(), strict=True):
             if not np.isfinite(rms) or rms <= 0:

@@ -82,6 +82,7 @@ class Fp8Range(Rule):
         ),
         Needs(collection="float8_casts", statistics=("mean",), optional=True, why="to see what casts to float8 lose"),
     )  # fmt: skip
+    modes = (Mode.TRAIN,)
 
     overflow: float = parameter(0.01, help="share of elements at or beyond the largest number", gt=0, lt=1)
     overflow_error: float = parameter(0.1, help="the same, from which it is an error", gt=0, le=1)
@@ -96,8 +97,6 @@ class Fp8Range(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """Findings about the tensors of float8."""
-        if view.mode is not Mode.TRAIN:
-            return
         for role in _ROLES:
             rows = _in_float8(view.statistics(role))
             for row, name in enumerate(rows.names):

@@ -67,6 +67,7 @@ class InputNormalization(Rule):
 
     idle_at_plain_steps = True
     needs = (Needs(facts=("input_sketch",), why="to see the scale of the inputs"),)
+    modes = (Mode.TRAIN,)
 
     large: float = parameter(30.0, help="largest root mean square of a channel", gt=0)
     ratio: float = parameter(100.0, help="largest ratio between the root mean squares of two channels", gt=1)
@@ -82,8 +83,6 @@ class InputNormalization(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """A finding at a step whose inputs were sketched."""
-        if view.mode is not Mode.TRAIN:
-            return
         for sketch in view.facts(facts.InputSketch):
             self.sketches += 1
             into = sketch.into or ()

@@ -46,6 +46,7 @@ class LabelRange(Rule):
         Needs(facts=("loss_call",), why="to know what makes the predictions", optional=True),
         Needs(facts=("loss_graph",), why="to know what else is in the loss", optional=True),
     )
+    modes = (Mode.TRAIN,)
 
     rows: int = parameter(256, help="labels that are all the same", unit="labels", ge=2)
 
@@ -61,8 +62,6 @@ class LabelRange(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """Findings of a sketched step."""
-        if view.mode is not Mode.TRAIN:
-            return
         for call in view.facts(facts.ComputedLoss):
             self.operations[call.function] = str(call.operation)
         for graph in view.facts(facts.TermsOfLoss):

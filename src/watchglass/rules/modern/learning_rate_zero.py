@@ -26,6 +26,7 @@ class LearningRateZero(Rule):
     """
 
     needs = (Needs(scalars=("learning_rate", "learning_rate/0"), why="to follow the learning rate"),)
+    modes = (Mode.TRAIN,)
 
     zero_steps: int = parameter(8, help="training steps in a row with a rate of zero", unit="steps", ge=2)
 
@@ -39,8 +40,6 @@ class LearningRateZero(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """At most one finding at a TRAIN step."""
-        if view.mode is not Mode.TRAIN:
-            return
         self.steps += view.covers
         self.unknown += view.covers
         rates = [value for name, value in view.scalars().items() if name.partition("/")[0] == "learning_rate"]

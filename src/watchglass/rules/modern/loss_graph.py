@@ -65,6 +65,7 @@ class LossGraph(Rule):
         Needs(role=Role.WEIGHT, statistics=("rms",), optional=True, why="to compare updates with weights"),
         Needs(role=Role.UPDATE, statistics=("rms", "nonfinite"), optional=True, why="to compare updates with weights"),
     )
+    modes = (Mode.TRAIN,)
 
     floor: float = parameter(0.05, help="lowest loss of a sample that clamped logits allow", gt=0)
     large: float = parameter(0.1, help="median over layers of update over weight that is too large", gt=0)
@@ -87,8 +88,6 @@ class LossGraph(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """Findings of a step."""
-        if view.mode is not Mode.TRAIN:
-            return
         self.steps = view.model_step
         self._count(view)
         calls = view.facts(facts.ComputedLoss)

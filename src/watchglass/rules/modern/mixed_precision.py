@@ -43,6 +43,7 @@ class MixedPrecision(Rule):
         Needs(role=Role.OUTPUT, statistics=("min", "max"), optional=True, why="to see outputs that nearly overflow"),
         Needs(scalars=("loss",), optional=True, why="to report the loss"),
     )  # fmt: skip
+    modes = (Mode.TRAIN,)
 
     in_a_row: int = parameter(3, help="skipped updates in a row", unit="steps", ge=1)
     start: int = parameter(100, help="steps in which the scaler searches for its scale", unit="steps", ge=0)
@@ -60,8 +61,6 @@ class MixedPrecision(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """Findings about the scaler, gradients and outputs."""
-        if view.mode is not Mode.TRAIN:
-            return
         yield from self._scaler(view)
         gradients = _in_half(view.statistics(Role.GRADIENT))
         outputs = _in_half(view.statistics(Role.OUTPUT))

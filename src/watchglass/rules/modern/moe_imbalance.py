@@ -32,6 +32,7 @@ class MoEImbalance(Rule):
 
     idle_at_plain_steps = True
     needs = (Needs(collection="router", statistics=("max", "count"), optional=True, why="to see the load of experts"),)
+    modes = (Mode.TRAIN,)
 
     large: float = parameter(1.0, help="largest load minus the mean, divided by the mean", unit="ratio", gt=0)
     severe: float = parameter(4.0, help="excess above which the finding is a warning", unit="ratio", gt=0)
@@ -45,8 +46,6 @@ class MoEImbalance(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """A finding for each router."""
-        if view.mode is not Mode.TRAIN:
-            return
         rows = view.statistics(collection="router", name_regex=r"\.router_(load|logits)$")
         counts = dict(zip(rows.names, rows.count.tolist(), strict=True))
         for name, most in zip(rows.names, rows.max.tolist(), strict=True):

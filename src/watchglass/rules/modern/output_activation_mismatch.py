@@ -46,6 +46,7 @@ class OutputActivationMismatch(Rule):
         Needs(facts=("loss_call",), why="to see what made the predictions"),
         Needs(facts=("target_sketch", "output_sketch"), optional=True, why="to see the ranges of both"),
     )
+    modes = (Mode.TRAIN,)
 
     patience: int = parameter(2, help="samples in a row with values out of range", unit="samples", ge=1)
     hold: int = parameter(8, help="steps for which a single unit must last", unit="steps", ge=0)
@@ -60,8 +61,6 @@ class OutputActivationMismatch(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """Findings of a step."""
-        if view.mode is not Mode.TRAIN:
-            return
         for call in view.facts(facts.ComputedLoss):
             self.calls[call.function] = call
             if not call.single:

@@ -34,6 +34,7 @@ class OutputLogitDrift(Rule):
         Needs(collection="logsumexp", statistics=("mean",), optional=True, why="to see the normaliser of the softmax"),
         Needs(scalars=("loss",), optional=True, why="to report the loss"),
     )
+    modes = (Mode.TRAIN,)
 
     drift: float = parameter(64.0, help="distance from the start, in nats", unit="nats", gt=0)
     window: int = parameter(8, help="captures for each median", unit="captures", ge=2)
@@ -44,8 +45,6 @@ class OutputLogitDrift(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """A finding for each loss function whose logits drift."""
-        if view.mode is not Mode.TRAIN:
-            return
         rows = view.statistics(collection="logsumexp", name_regex=r"^logsumexp")
         for name, mean in zip(rows.names, rows.mean.tolist(), strict=True):
             if not np.isfinite(mean):

@@ -37,6 +37,7 @@ class PaddingNotMasked(Rule):
         Needs(facts=("input_sketch",), why="to find padding"),
         Needs(facts=("target_sketch",), optional=True, why="to see whether the loss counts it"),
     )
+    modes = (Mode.TRAIN,)
 
     share: float = parameter(0.7, help="share of the inputs that is padding", gt=0, lt=1)
     some: float = parameter(0.3, help="the share from which it is reported", gt=0, lt=1)
@@ -48,8 +49,6 @@ class PaddingNotMasked(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """A finding at a sketched step."""
-        if view.mode is not Mode.TRAIN:
-            return
         for sketch in view.facts(facts.InputSketch):
             padding = sketch.padding
             if padding is None:

@@ -44,6 +44,7 @@ class PenaltyDominates(Rule):
         Needs(scalars=("loss",), why="to see whether the run learns"),
         Needs(facts=("loss_graph",), optional=True, why="to see penalties in the loss"),
     )
+    modes = (Mode.TRAIN,)
 
     towards: float = parameter(0.6, help="cosine of update and weight, negated", unit="ratio", gt=0, le=1)
     outweighs: float = parameter(2.0, help="decay over gradient above which it dominates", unit="ratio", gt=0)
@@ -69,8 +70,6 @@ class PenaltyDominates(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """At most one finding at a TRAIN step with a sample."""
-        if view.mode is not Mode.TRAIN:
-            return
         self._follow(view)
         samples = sampled_updates(view) if not signals.skipped(view) else []
         for sample in samples:

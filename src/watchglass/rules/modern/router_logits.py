@@ -34,6 +34,7 @@ class RouterLogits(Rule):
         Needs(collection="router", statistics=("min", "max"), optional=True, why="to see the logits of routers"),
         Needs(scalars=("loss",), optional=True, why="to report the loss"),
     )
+    modes = (Mode.TRAIN,)
 
     limit: float = parameter(64.0, help="largest absolute logit that is fine", gt=0)
     growth: float = parameter(2.0, help="growth since the first capture", unit="ratio", ge=1)
@@ -45,8 +46,6 @@ class RouterLogits(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """A finding for each router."""
-        if view.mode is not Mode.TRAIN:
-            return
         rows = view.statistics(collection="router", name_regex=r"\.router_logits$")
         largest = np.maximum(np.abs(rows.min), np.abs(rows.max))
         for name, value in zip(rows.names, largest.tolist(), strict=True):

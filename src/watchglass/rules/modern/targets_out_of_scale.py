@@ -39,6 +39,7 @@ class TargetsOutOfScale(Rule):
         Needs(facts=("target_sketch", "output_sketch"), why="to compare the scales of both"),
         Needs(scalars=("loss",), optional=True, why="to see a loss that overflows"),
     )
+    modes = (Mode.TRAIN,)
 
     ratio: float = parameter(30.0, help="root mean square of the targets over that of the outputs", gt=1)
     least: float = parameter(10.0, help="root mean square of the targets from which it counts", gt=0)
@@ -52,8 +53,6 @@ class TargetsOutOfScale(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """A finding after a tenth of the planned steps."""
-        if view.mode is not Mode.TRAIN:
-            return
         loss = signals.loss(view)
         if loss is not None and not math.isfinite(loss):
             yield from self._overflowed(view)

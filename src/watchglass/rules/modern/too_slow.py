@@ -37,6 +37,7 @@ class TooSlow(Rule):
         Needs(facts=("update_sample",), why="to follow the direction and size of updates"),
         Needs(scalars=("loss",), why="to see whether the run learns"),
     )
+    modes = (Mode.TRAIN,)
 
     straight: float = parameter(0.8, help="cosine of successive changes", unit="ratio", gt=0, lt=1)
     far: float = parameter(0.05, help="change since the start over the weight", unit="ratio", gt=0)
@@ -59,8 +60,6 @@ class TooSlow(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """At most one finding at a TRAIN step with a sample."""
-        if view.mode is not Mode.TRAIN:
-            return
         self.steps = view.model_step + 1
         self.scheduled = self.scheduled or signals.decayed(view)
         signals.remember_start(self.start, signals.loss(view))

@@ -65,6 +65,7 @@ class UpdateAgainstGradient(Rule):
         Needs(facts=("loss_graph",), optional=True, why="to see the sign of a loss that the script writes itself"),
         Needs(scalars=("loss",), why="to see which way the loss goes"),
     )
+    modes = (Mode.TRAIN,)
 
     rise: float = parameter(1.5, help="loss function over its start", unit="ratio", gt=1)
     samples: int = parameter(2, help="samples in a row with updates along the gradient", unit="samples", ge=1)
@@ -98,8 +99,6 @@ class UpdateAgainstGradient(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """At most one finding at a TRAIN step."""
-        if view.mode is not Mode.TRAIN:
-            return
         for fact in view.facts(facts.TermsOfLoss):
             terms = terms_of(fact)
             data = [term for term in terms if term.of_data]

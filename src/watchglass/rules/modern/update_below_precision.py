@@ -41,6 +41,7 @@ class UpdateBelowPrecision(Rule):
         Needs(scalars=("loss",), optional=True, why="to distinguish lost updates from convergence"),
         Needs(facts=("step_skipped",), optional=True, why="to omit skipped updates"),
     )
+    modes = (Mode.TRAIN,)
 
     share: float = parameter(0.8, help="share of elements that an update does not change", unit="ratio", gt=0, le=1)
     share_half: float = parameter(0.75, help="the same in bfloat16 or float16", unit="ratio", gt=0, le=1)
@@ -55,8 +56,6 @@ class UpdateBelowPrecision(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """At most one finding at a TRAIN step with a sample."""
-        if view.mode is not Mode.TRAIN:
-            return
         signals.remember_start(self.start, signals.loss(view))
         if signals.skipped(view) or signals.warming_up(view):
             return

@@ -31,6 +31,7 @@ class WorkerSeedRepeats(Rule):
 
     idle_at_plain_steps = True
     needs = (Needs(facts=("batch",), why="to compare the batches of data workers"),)
+    modes = (Mode.TRAIN,)
 
     min_varied: int = parameter(16, help="fewest sampled elements that differ from the most frequent value", ge=1)
 
@@ -40,8 +41,6 @@ class WorkerSeedRepeats(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """A finding at the first step that has other inputs."""
-        if view.mode is not Mode.TRAIN:
-            return
         for batch in view.facts(facts.BatchInputs):
             if batch.varied < self.min_varied:
                 continue

@@ -35,6 +35,7 @@ class DeadRelu(Rule):
         Needs(rows=(INACTIVE_UNITS,), why="to see units that are zero"),
         Needs(role=Role.OUTPUT, module_kinds=_RECTIFIERS, raw=True, optional=True, why="to count the active values"),
     )
+    modes = (Mode.TRAIN,)
 
     threshold_inactivity: float = parameter(
         1.0, help="share of active values below which a unit is inactive", unit="percent", ge=0, le=100
@@ -43,8 +44,6 @@ class DeadRelu(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """One finding per layer with too many inactive units."""
-        if view.mode is not Mode.TRAIN:
-            return
         for info, activity in _activities(view):
             inactive = activity < self.threshold_inactivity
             percent = 100 * float(np.mean(inactive)) if len(inactive) else 0.0

@@ -31,6 +31,7 @@ class UnchangedTensor(Rule):
     """
 
     needs = (Needs(role=Role.WEIGHT, statistics=("nonfinite", *_COMPARED), why="to see whether weights change"),)
+    modes = (Mode.TRAIN,)
 
     num_steps: int = parameter(3, help="captures in a row without a change", unit="captures", ge=2)
     rtol: float = parameter(1e-5, help="relative difference that does not count as a change", ge=0)
@@ -43,8 +44,6 @@ class UnchangedTensor(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """At most one finding at a TRAIN step with captured weights."""
-        if view.mode is not Mode.TRAIN:
-            return
         weights = view.statistics(Role.WEIGHT)
         table = np.stack([getattr(weights, name) for name in _COMPARED], axis=1) if len(weights) else np.zeros((0, 7))
         stuck = []

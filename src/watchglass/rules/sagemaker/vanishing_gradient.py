@@ -24,13 +24,12 @@ class VanishingGradient(Rule):
     """
 
     needs = (Needs(role=Role.GRADIENT, statistics=("abs_mean", "nonfinite"), why="to see their means"),)
+    modes = (Mode.TRAIN,)
 
     threshold: float = parameter(1e-7, help="mean absolute value below which a gradient vanishes", ge=0)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """One finding at a step with vanishing gradients."""
-        if view.mode is not Mode.TRAIN:
-            return
         gradients = view.statistics(Role.GRADIENT)
         small = gradients.where((gradients.nonfinite == 0) & (gradients.abs_mean < self.threshold))
         if not len(small):

@@ -30,6 +30,7 @@ class WeightUpdateRatio(Rule):
         Needs(role=Role.UPDATE, statistics=("rms", "nonfinite"), why="to measure each update"),
         Needs(role=Role.WEIGHT, statistics=("rms",), why="to compare the update with the weight"),
     )
+    modes = (Mode.TRAIN,)
 
     large_threshold: float = parameter(10.0, help="ratio above which an update is large", unit="ratio", gt=0)
     small_threshold: float = parameter(1e-8, help="ratio below which an update is small", unit="ratio", ge=0)
@@ -37,8 +38,6 @@ class WeightUpdateRatio(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """At most two findings at a TRAIN step with captured updates."""
-        if view.mode is not Mode.TRAIN:
-            return
         updates = view.statistics(Role.UPDATE)
         updates = updates.where(updates.nonfinite == 0)
         weights = view.statistics(Role.WEIGHT)

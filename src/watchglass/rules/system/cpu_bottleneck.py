@@ -41,5 +41,6 @@ class CPUBottleneck(WaitingGPUs):
         """A finding for each machine."""
         what = f"the processor was above {self.cpu_threshold:g} % while"
         return self._waiting(
-            window, "cpu.utilization", self.cpu_threshold, self.gpu_threshold, what, "gpu_waits_for_processor"
-        )
+            window, "cpu.utilization", self.cpu_threshold, self.gpu_threshold, what,
+            symptoms=("gpu_waits_for_processor",),
+        )  # fmt: skip

@@ -60,6 +60,7 @@ class GradientNoise(Rule):
         Needs(scalars=("loss",), why="to see whether the loss still falls"),
         Needs(facts=("batch",), optional=True, why="to see whether batches differ"),
     )
+    modes = (Mode.TRAIN,)
 
     limit: float = parameter(4.0, help="noise scale over samples of an update", unit="ratio", gt=1)
     window: int = parameter(32, help="sampled steps that are judged", unit="captures", ge=_ENOUGH, le=1000)
@@ -74,8 +75,6 @@ class GradientNoise(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """A finding at the first whole window that is noisy."""
-        if view.mode is not Mode.TRAIN:
-            return
         self.turns = self.turns or view.in_turns
         # Recorded where it differs, so a step without it has the batch of the one before.
         if hashes := [each for batch in view.facts(facts.BatchInputs) for each in batch.hashes]:

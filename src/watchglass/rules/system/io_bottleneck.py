@@ -40,4 +40,6 @@ class IOBottleneck(WaitingGPUs):
     def check_window(self, window: Window) -> Iterable[Finding]:
         """A finding for each machine."""
         what = f"more than {self.io_threshold:g} % of the cores waited for disks and"
-        return self._waiting(window, "cpu.iowait", self.io_threshold, self.gpu_threshold, what, "gpu_waits_for_disks")
+        return self._waiting(
+            window, "cpu.iowait", self.io_threshold, self.gpu_threshold, what, symptoms=("gpu_waits_for_disks",)
+        )
