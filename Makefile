@@ -5,7 +5,7 @@
 #              (WATCHGLASS_TEST_S3=radosgw or moto overrides this)
 # make bare    install watchglass alone, with the newest and the lowest releases of what it needs, and run each command
 # make programs  start each benchmark, tool and example for some seconds (PROGRAMS="peers growth" for some)
-# make lint    ruff, mypy, import contracts
+# make lint    ruff, mypy, import contracts, types of scripts
 # make format  format the code, and repair what ruff can
 # make check   lint, then test-all: a change must pass it
 # make bench   the cost of watching (BENCH="--quick" for less)
@@ -92,6 +92,7 @@ lint: setup-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	@if type tsc >/dev/null 2>&1; then tsc -p tools/tsconfig.json; else echo "scripts not checked: tsc of Debian's node-typescript is not installed"; fi
 
 format: setup-dev
 	$(BIN)/ruff format .

@@ -17,8 +17,9 @@ import pytest
 
 from processes import NEVER, TRAIN, Processes
 from waiting import PATIENCE_S, until
+from watchglass.dashboard.acting import replay_rule
 from watchglass.diagnose import verdict
-from watchglass.errors import WatchglassError
+from watchglass.errors import InvalidValueError, WatchglassError
 from watchglass.run import open_run
 from watchglass.testing import build_run
 from watchglass.view import headline, number
@@ -60,6 +61,15 @@ def test_a_signal_ends_it_although_a_page_listens(processes: Processes, tmp_path
     assert process.stderr is not None
     # Neither requests nor the token are logged, and an end by a signal is no error.
     assert process.stdout.read() + process.stderr.read() == ""
+
+
+def test_a_rule_is_replayed_in_a_process_of_its_own(tmp_path: Path) -> None:
+    losses = [1.0] * 20 + [float("nan")] * 5
+    run = build_run(tmp_path / "run", [{"scalars": {"loss": loss}} for loss in losses])
+    found = replay_rule(run, {"rule": "ExplodingTensor", "parameters": " only_nan=true"})
+    assert found.startswith("with only_nan=true it finds issues at 5 steps, first at step 20, last at 24")
+    with pytest.raises(InvalidValueError, match="no_such"):
+        replay_rule(run, {"rule": "ExplodingTensor", "parameters": "no_such=1"})
 
 
 def test_nothing_else_imports_a_web_server() -> None:

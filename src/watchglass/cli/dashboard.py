@@ -30,7 +30,7 @@ def dashboard(
     root_path: Annotated[str, option("--root-path PATH", "Path of the dashboard behind a proxy, such as /watch.")] = "",
     read_only: Annotated[
         bool,
-        option("--read-only", "Ask nothing of running jobs; else a button profiles some of their steps."),
+        option("--read-only", "Ask nothing of running jobs and replay no rules; else buttons profile and stop jobs."),
     ] = False,
     opens: Annotated[bool, option("--open", "Open the pages in the browser of this machine.")] = False,
 ) -> None:

@@ -2,34 +2,57 @@
 
 from __future__ import annotations
 
+import math
 import secrets
-from collections.abc import Callable, Collection
+import threading
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 from urllib.parse import parse_qsl
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import (
+    HTMLResponse,
+    JSONResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+    StreamingResponse,
+)
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from watchglass.dashboard.access import LOOPBACK, Access
+from watchglass.dashboard.acting import change_settings, profile_steps, replay_rule, stop_job
+from watchglass.dashboard.compare_page import MOST_RUNS, compare_page
 from watchglass.dashboard.events import Source, events
 from watchglass.dashboard.listing import Listing, RunRow
-from watchglass.dashboard.run_pages import RUN_PAGES, Shown
+from watchglass.dashboard.page_parts import Shown
+from watchglass.dashboard.run_pages import RUN_PAGES
 from watchglass.dashboard.runs_page import is_column, opening_html, runs_page
-from watchglass.dashboard.shell import Links, Tab, asset, shell
-from watchglass.dashboard.watched_run import Published, WatchedRun
-from watchglass.errors import CompactedError, WatchglassError, in_a_line
+from watchglass.dashboard.shell import ASSETS, Links, Tab, asset, shell
+from watchglass.dashboard.watched_run import Drawn, Published, WatchedRun
+from watchglass.errors import CompactedError, InvalidValueError, WatchglassError, in_a_line
 from watchglass.records import Mode
-from watchglass.run import open_run
-from watchglass.view import blocks_html, render_report
+from watchglass.view import (
+    Judged,
+    blocks_html,
+    drawings_of,
+    json_blocks,
+    json_document,
+    nearest,
+    pictures_in,
+    render_report,
+    values_at,
+)
 
 #: Seconds after which a page says that its run is still being opened.
 _PATIENCE_S = 0.4
 #: Most digits of a number in an address, and most bytes of what a form sends.
 _DIGITS, _LONGEST_BODY = 9, 1024
+#: Most characters of a place on an axis.
+_LONGEST_NUMBER = 40
 
 
 class Dashboard:
@@ -46,17 +69,24 @@ class Dashboard:
         self._listing, self._links = listing, Links(root)
         self._watched = listing.runs
         self._epoch = secrets.token_hex(4)
+        self._comparing = threading.Lock()
 
     def routes(self) -> list[Route]:
         """All addresses; without those that ask something of jobs, where that is not allowed."""
-        asking = [Route("/r/{identifier}/profile", self.profile, methods=["POST"])] if self._acts else []
+        asking = {"profile": self.profile, "stop": self.stop, "settings": self.settings, "replay": self.replay}
         return [
-            *asking,
+            *(Route(f"/r/{{identifier}}/{name}", ask, methods=["POST"]) for name, ask in asking.items() if self._acts),
             Route("/", self.runs),
             Route("/latest", self.latest),
+            Route("/compare", self.compare),
             Route("/r/{identifier}", self.run),
             Route("/r/{identifier}/report.html", self.report),
+            Route("/r/{identifier}/verdict.json", self.verdict),
             Route("/r/{identifier}/{page}", self.run),
+            Route("/data/{identifier}", self.data),
+            Route("/data/{identifier}/{page}", self.data),
+            Route("/at/{identifier}", self.at),
+            Route("/at/{identifier}/{page}", self.at),
             Route("/events", self.events),
             Route("/static/{name}", self.static),
         ]
@@ -77,20 +107,32 @@ class Dashboard:
         """To the newest run."""
         return RedirectResponse(self._links.run(self._listing.rows[0].identifier), 303)
 
+    def compare(self, request: Request) -> Response:
+        """Several runs side by side."""
+        rows = [self._row_of(each) for each in request.query_params.getlist("run")[:MOST_RUNS]]
+        if None in rows:
+            return _missing("there is no such run")
+        chosen = [row for row in rows if row is not None]
+        query = {name: request.query_params.get(name, "") for name in ("metric", "by", "steps")}
+        try:
+            published = {row.identifier: self._watched.watch(row.listed.location).newest for row in chosen}
+            with self._comparing:
+                blocks = compare_page(chosen, published, self._links, query)
+        except WatchglassError as error:
+            return _refused(error)
+        main = blocks_html(blocks)
+        return HTMLResponse(
+            shell(self._links, "watchglass: compare", main, name="compare", pulse=self._listing.location)
+        )
+
     def run(self, request: Request) -> Response:
         """A page of a run."""
         name = request.path_params.get("page", "")
         if name not in RUN_PAGES or (row := self._row(request)) is None:
             return _missing("there is no such page")
-        page = RUN_PAGES[name]
-        query = {each: request.query_params[each] for each in page.choices if each in request.query_params}
 
-        def draw(watched: WatchedRun) -> Response:
-            def main_of(published: Published) -> str:
-                shown = Shown(published, self._links, row.identifier, query, watched.goes_on, self._acts)
-                return blocks_html(page.draw(shown))
-
-            published, main = watched.drawn(f"{name}?{sorted(query.items())}", main_of)
+        def answer(watched: WatchedRun) -> Response:
+            published, drawn = self._drawn(request, row, watched, name)
             tabs = [
                 Tab(other.title, self._links.run(row.identifier, path), path == name)
                 for path, other in RUN_PAGES.items()
@@ -100,12 +142,44 @@ class Dashboard:
             title = f"{row.listed.name}: {published.verdict.status}"
             return HTMLResponse(
                 shell(
-                    self._links, title, main, name=row.listed.name, tabs=tabs,
-                    pulse=watched.pulse(), events=address, parts=page.parts,
+                    self._links, title, drawn.html, name=row.listed.name, tabs=tabs, pulse=watched.pulse(),
+                    events=address, parts=RUN_PAGES[name].parts,
+                    at=self._links.at(row.identifier, name),
                 )
             )  # fmt: skip
 
-        return self._of_run(row, draw, lambda: self._opening(row))
+        return self._of_run(row, answer, lambda: self._opening(row))
+
+    def data(self, request: Request) -> Response:
+        """What a page of a run shows, as JSON."""
+        return self._part(request, lambda drawn: JSONResponse(json_blocks(drawn.blocks)))
+
+    def at(self, request: Request) -> Response:
+        """What the pictures of a page show at one place: for a cursor."""
+        query = request.query_params
+        place, picture = _float(query.get("x", "")), _number(query.get("picture", "0"))
+        move = _number(query.get("move", "0").removeprefix("-"))
+        if place is None or picture is None or move is None:
+            return _refused(InvalidValueError("x must be a number, and picture and move whole numbers"))
+        move = -move if query.get("move", "").startswith("-") else move
+        return self._part(request, lambda drawn: _values(drawn, place, picture, move))
+
+    def _part(self, request: Request, answer: Callable[[Drawn], Response]) -> Response:
+        name = request.path_params.get("page", "")
+        if name not in RUN_PAGES or (row := self._row(request)) is None:
+            return _missing("there is no such page")
+        return self._of_run(row, lambda watched: answer(self._drawn(request, row, watched, name)[1]))
+
+    def _drawn(self, request: Request, row: RunRow, watched: WatchedRun, name: str) -> tuple[Published, Drawn]:
+        page = RUN_PAGES[name]
+        query = {each: request.query_params[each] for each in page.choices if each in request.query_params}
+
+        def draw(published: Published) -> Drawn:
+            shown = Shown(published, self._links, row.identifier, query, watched.goes_on, self._acts)
+            blocks = page.draw(shown)
+            return Drawn(blocks, blocks_html(blocks))
+
+        return watched.drawn(f"{name}?{sorted(query.items())}", draw)
 
     def _opening(self, row: RunRow) -> Response:
         """What the table says of a run, until it is read."""
@@ -128,8 +202,35 @@ class Dashboard:
 
         return self._of_run(row, draw)
 
+    def verdict(self, request: Request) -> Response:
+        """The verdict of a run as JSON, as ``watchglass check --format json`` prints it."""
+        row = self._row(request)
+        if row is None:
+            return _missing("there is no such run")
+
+        def answer(watched: WatchedRun) -> Response:
+            return Response(json_document(Judged([watched.newest.verdict])), media_type="application/json")
+
+        return self._of_run(row, answer)
+
     async def profile(self, request: Request) -> Response:
         """Asks a job to profile the operators of its next steps; the answer says which."""
+        return await self._asked(request, profile_steps)
+
+    async def stop(self, request: Request) -> Response:
+        """Asks a job to end."""
+        return await self._asked(request, stop_job)
+
+    async def settings(self, request: Request) -> Response:
+        """Changes settings of a job's profiler."""
+        return await self._asked(request, change_settings)
+
+    async def replay(self, request: Request) -> Response:
+        """Evaluates a rule again with other parameters."""
+        return await self._asked(request, replay_rule)
+
+    async def _asked(self, request: Request, act: Callable[[str, Mapping[str, str]], str]) -> Response:
+        """What an action on a run answers."""
         row = self._row(request)
         if row is None:
             return _missing("there is no such run")
@@ -138,8 +239,16 @@ class Dashboard:
             body += part
             if len(body) > _LONGEST_BODY:
                 return PlainTextResponse("watchglass: the request is too long\n", 413)
-        steps = _number(dict(parse_qsl(body.decode("utf-8", "replace"))).get("steps", ""))
-        return await run_in_threadpool(_profiled, row, steps or 0)
+        given = dict(parse_qsl(body.decode("utf-8", "replace")))
+        location = row.listed.location
+
+        def answer() -> Response:
+            try:
+                return PlainTextResponse(f"{act(location, given)}\n")
+            except WatchglassError as error:
+                return PlainTextResponse(f"watchglass: {error}\n", 409)
+
+        return await run_in_threadpool(answer)
 
     def events(self, request: Request) -> Response:
         """What changes, see :mod:`watchglass.dashboard.events`."""
@@ -156,7 +265,7 @@ class Dashboard:
     def static(self, request: Request) -> Response:
         """Style and script."""
         name = request.path_params["name"]
-        for known in ("dashboard.css", "dashboard.js"):
+        for known in ASSETS:
             if self._links.asset(known).endswith(f"/{name}"):
                 found = asset(known)
                 kept = {"Cache-Control": "private, max-age=31536000, immutable"}
@@ -196,7 +305,7 @@ class Dashboard:
                 watched.look()
                 return answer(watched)
         except WatchglassError as error:
-            return PlainTextResponse(f"watchglass: {error}\n", 404 if isinstance(error, LookupError) else 503)
+            return _refused(error)
 
     def _of_listing(self) -> Source:
         listing = self._listing
@@ -243,13 +352,13 @@ def application(
     return Access(routed, token, cookie, (*LOOPBACK, *hosts), root)
 
 
-def _profiled(row: RunRow, steps: int) -> Response:
-    try:
-        asked = open_run(row.listed.location).profile(steps)
-    except WatchglassError as error:
-        return PlainTextResponse(f"watchglass: {error}\n", 409)
-    first, last = asked.steps.start, asked.steps.stop - 1
-    return PlainTextResponse(f"asked for steps {first} to {last}; their operators will appear below\n")
+def _values(drawn: Drawn, at: float, picture: int, move: int) -> Response:
+    """The values of all pictures with the axis of one of them, at the place of that one's nearest numbers."""
+    pictures = [each for found in pictures_in(drawn.blocks) for each in drawings_of(found)]
+    if picture >= len(pictures):
+        return _missing("there is no such picture")
+    at = nearest(pictures[picture], at, move)
+    return JSONResponse({"x": at, "text": f"{at:,.10g}", "values": [values_at(each, at) for each in pictures]})
 
 
 def _of_watched(row: RunRow, watched: WatchedRun) -> Source:
@@ -267,6 +376,20 @@ def _of_watched(row: RunRow, watched: WatchedRun) -> Source:
 
 def _number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS else None
+
+
+def _float(text: str) -> float | None:
+    try:
+        found = float(text) if len(text) <= _LONGEST_NUMBER else math.nan
+    except ValueError:
+        return None
+    return found if math.isfinite(found) else None
+
+
+def _refused(error: WatchglassError) -> Response:
+    """Why something cannot be shown: there is no such thing, the address makes no sense, or the run cannot be read."""
+    status = 404 if isinstance(error, LookupError) else 400 if isinstance(error, InvalidValueError) else 503
+    return PlainTextResponse(f"watchglass: {error}\n", status)
 
 
 def _missing(sentence: str) -> Response:

@@ -39,7 +39,8 @@ def runs_page(rows: Sequence[RunRow], links: Links, *, query: str = "", sort: st
         words += f", {unread:,} still to be read"
     body = "".join(_row(row, links) for row in here)
     table = (
-        f'<table class="runs"><thead><tr>{_head(links, query, sort)}</tr></thead><tbody>{body}</tbody></table>'
+        f'<form class="compare" action="{links.compare(())}"><table class="runs"><thead><tr>'
+        f"{_head(links, query, sort)}<th><button>Compare</button></th></tr></thead><tbody>{body}</tbody></table></form>"
         if here
         else f'<p class="empty">No run has the words {escaped(query)}.</p>'
     )
@@ -73,7 +74,10 @@ def _row(row: RunRow, links: Links) -> str:
         "started": started,
     }
     inner = "".join(f'<td data-title="{_TITLES[name]}">{cell}</td>' for name, cell in cells.items())
-    return f'<tr data-key="{row.identifier}">{inner}</tr>'
+    chosen = (
+        f'<input type="checkbox" name="run" value="{row.identifier}" aria-label="compare {escaped(row.listed.name)}">'
+    )
+    return f'<tr data-key="{row.identifier}">{inner}<td>{chosen}</td></tr>'
 
 
 def _state(row: RunRow) -> str:

@@ -12,6 +12,8 @@ from urllib.parse import urlencode
 
 from watchglass.view import escaped, page_style
 
+#: Files that pages load.
+ASSETS = ("dashboard.css", "dashboard.js", "pictures.js")
 _ASSETS = Path(__file__).with_name("assets")
 
 
@@ -33,6 +35,14 @@ class Links:
         """A page of a run."""
         return self._with(f"{self.root}/r/{identifier}{f'/{page}' if page else ''}", query)
 
+    def at(self, identifier: str, page: str) -> str:
+        """What the pictures of a page of a run show at one place."""
+        return f"{self.root}/at/{identifier}{f'/{page}' if page else ''}"
+
+    def compare(self, runs: Sequence[str], **query: object) -> str:
+        """Several runs side by side."""
+        return self._with(f"{self.root}/compare", {"run": list(runs), **query})
+
     def events(self, **query: object) -> str:
         """What changes on a page."""
         return self._with(f"{self.root}/events", query)
@@ -43,7 +53,7 @@ class Links:
         return f"{self.root}/static/{stem}.{asset(name).digest}.{ending}"
 
     def _with(self, path: str, query: dict[str, object]) -> str:
-        rest = urlencode({name: value for name, value in query.items() if value not in ("", None)})
+        rest = urlencode({name: value for name, value in query.items() if value not in ("", None)}, doseq=True)
         return f"{path}?{rest}" if rest else path
 
 
@@ -62,7 +72,9 @@ def asset(name: str) -> Asset:
     Raises:
         KeyError: There is none.
     """
-    kind = {"dashboard.css": "text/css", "dashboard.js": "text/javascript"}[name]
+    kind = {"css": "text/css", "js": "text/javascript"}[name.rpartition(".")[2]]
+    if name not in ASSETS:
+        raise KeyError(name)
     text = _ASSETS.joinpath(name).read_text(encoding="utf-8")
     if name == "dashboard.css":
         text = page_style() + text
@@ -87,6 +99,7 @@ def shell(
     pulse: str = "",
     events: str = "",
     parts: str = "",
+    at: str = "",
 ) -> str:
     """A whole page.
 
@@ -99,6 +112,7 @@ def shell(
         pulse: How new the content is, plain text.
         events: Address of the events after this content; "" for a page that never changes.
         parts: What it shows of all that may change, in words with spaces between; "" for everything.
+        at: Address of what its pictures show at one place; "" for none.
     """
     named = "".join(
         f'<a href="{escaped(tab.address)}"{" aria-current=page" if tab.here else ""}>{escaped(tab.title)}</a>'
@@ -110,8 +124,9 @@ def shell(
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<meta name="color-scheme" content="light dark"><title>{escaped(title)}</title>'
         f'<link rel="icon" href="data:,"><link rel="stylesheet" href="{links.asset("dashboard.css")}">'
-        f'<script type="module" src="{links.asset("dashboard.js")}"></script></head>'
-        f'<body data-events="{escaped(events)}" data-parts="{escaped(parts)}">'
+        f'<script type="module" src="{links.asset("dashboard.js")}"></script>'
+        f'<script type="module" src="{links.asset("pictures.js")}"></script></head>'
+        f'<body data-events="{escaped(events)}" data-parts="{escaped(parts)}" data-at="{escaped(at)}">'
         f'<nav class="bar"><a class="home" href="{links.runs()}">watchglass</a>'
         + (f'<span class="name">{escaped(name)}</span>' if name else "")
         + f"{named}</nav>"

@@ -6,9 +6,10 @@ import json
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, TimeoutError as NotYet
 from functools import cached_property
+from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from watchglass import diagnose
@@ -17,7 +18,7 @@ from watchglass.errors import MissingFileError, in_a_line
 from watchglass.records import Status, Verdict
 from watchglass.run import News, Run, last_step_ns, open_run, state_of
 from watchglass.store import Store, layout, lease_holder, read_small
-from watchglass.view import Courses, duration
+from watchglass.view import Block, Courses, duration
 
 #: A run is closed after so long without a request.
 UNWATCHED_S = 60.0
@@ -29,6 +30,13 @@ _OVER_S = 10.0
 _KEPT = 256
 #: What may change in a run.
 PARTS = ("steps", "samples", "findings", "rules")
+
+
+class Drawn(NamedTuple):
+    """A view: what it is made of, and as HTML."""
+
+    blocks: Sequence[Block]
+    html: str
 
 
 class Published:
@@ -43,7 +51,7 @@ class Published:
 
     def __init__(self, run: Run, number: int, courses: Courses) -> None:
         self.run, self.number, self.courses = run, number, courses
-        self.made: dict[str, str] = {}
+        self.made: dict[str, Drawn] = {}
 
     @cached_property
     def verdict(self) -> Verdict:
@@ -95,7 +103,7 @@ class WatchedRun:
         """Someone looks at it."""
         self._asked_s = self._clock.monotonic()
 
-    def drawn(self, view: str, draw: Callable[[Published], str]) -> tuple[Published, str]:
+    def drawn(self, view: str, draw: Callable[[Published], Drawn]) -> tuple[Published, Drawn]:
         """A view of the newest look, drawn once for each look however many ask for it.
 
         Views are drawn one after the other: at once, each would take as long as all.

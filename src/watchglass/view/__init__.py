@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from watchglass.lazy_imports import lazily
 
 if TYPE_CHECKING:
+    from watchglass.view.block_values import json_blocks as json_blocks, pictures_in as pictures_in
     from watchglass.view.blocks import (
         Block as Block,
         Disclosure as Disclosure,
@@ -33,6 +34,18 @@ if TYPE_CHECKING:
         outcome as outcome,
     )
     from watchglass.view.courses import Courses as Courses
+    from watchglass.view.curves import (
+        BY as BY,
+        colour_of as colour_of,
+        comparable as comparable,
+        compared_curves as compared_curves,
+        first_divergence as first_divergence,
+    )
+    from watchglass.view.distributions import (
+        distribution_figure as distribution_figure,
+        histogram_figure as histogram_figure,
+        raw_values as raw_values,
+    )
     from watchglass.view.explanation import (
         explain_findings as explain_findings,
         explain_verdict as explain_verdict,
@@ -67,11 +80,13 @@ if TYPE_CHECKING:
         layer_grid as layer_grid,
     )
     from watchglass.view.markdown import escape as escape, markdown_document as markdown_document
+    from watchglass.view.module_tables import first_bad as first_bad, modules_table as modules_table
     from watchglass.view.notebook.following import live as live
     from watchglass.view.notebook.plots import Plots as Plots
     from watchglass.view.output_file import check_output_path as check_output_path, write_whole as write_whole
     from watchglass.view.pictures import sparkline as sparkline
     from watchglass.view.pictures.pyramid import Pyramid as Pyramid
+    from watchglass.view.pictures.values import drawings_of as drawings_of, nearest as nearest, values_at as values_at
     from watchglass.view.profile_report import (
         ProfilerRule as ProfilerRule,
         profile_document as profile_document,
@@ -100,6 +115,7 @@ if TYPE_CHECKING:
         setting_rows as setting_rows,
         settings_of as settings_of,
     )
+    from watchglass.view.story import story_figure as story_figure
     from watchglass.view.text import (
         command as command,
         duration as duration,
@@ -116,8 +132,11 @@ if TYPE_CHECKING:
         OPERATOR_TITLES as OPERATOR_TITLES,
         figures_of_time as figures_of_time,
         function_rows as function_rows,
+        instance_grids as instance_grids,
+        machine_figure as machine_figure,
         operator_rows as operator_rows,
         trace_rows as trace_rows,
+        usage_table as usage_table,
     )
     from watchglass.view.torch_trace import TorchTrace as TorchTrace, read_torch_trace as read_torch_trace
     from watchglass.view.trace import (
@@ -148,7 +167,8 @@ if TYPE_CHECKING:
     )
     from watchglass.view.verdict_sentences import amounts as amounts, headline as headline
 
-#: Public names by file. A launcher that only prints an error does not import NumPy or plotly.
+    #: Public names by file. A launcher that only prints an error does not import NumPy or plotly.
+    from watchglass.view.worker_grids import WORKER_FIELDS as WORKER_FIELDS, compared_workers as compared_workers
 
 if not TYPE_CHECKING:
     __getattr__ = lazily(__name__)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from watchglass.errors import UnknownNameError
 from watchglass.records import Mode
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 #: Rows of statistics that are read at once: some 15 MB.
 _ROWS_AT_ONCE = 1 << 16
+#: Most steps of tensors whose quantiles are kept.
+_QUANTILES = 20_000
 #: Least number of steps that a matrix has room for.
 _ROOM = 64
 
@@ -45,6 +48,7 @@ class Courses:
         self._most_bytes = most_bytes
         self._lock = threading.Lock()
         self._kept: OrderedDict[tuple[str, tuple[str, ...]], _Growing] = OrderedDict()
+        self._quantiles: OrderedDict[tuple[str, int], npt.NDArray[np.float64]] = OrderedDict()
 
     def of(self, run: Run, names: Sequence[str], reduction: str) -> TensorCourse:
         """The course of a reduction of some tensors.
@@ -63,6 +67,29 @@ class Courses:
             while len(self._kept) > 1 and sum(each.nbytes for each in self._kept.values()) > self._most_bytes:
                 self._kept.popitem(last=False)
         return course
+
+    def quantiles(
+        self, run: Run, name: str, steps: npt.NDArray[np.int64], wanted: Sequence[float]
+    ) -> npt.NDArray[np.float64]:
+        """Quantiles of a tensor at some training steps, float64[n, wanted]; NaN where there is no histogram.
+
+        Always the same ones are wanted of a tensor.
+        """
+        found = np.full((len(steps), len(wanted)), np.nan)
+        tensor = run.tensor(name)
+        for place, step in enumerate(steps.tolist()):
+            known = self._quantiles.get((name, step))
+            if known is None:
+                try:
+                    known = tensor.histogram(step).quantile(wanted)
+                except UnknownNameError:
+                    known = found[place]
+                with self._lock:
+                    self._quantiles[name, step] = known
+                    while len(self._quantiles) > _QUANTILES:
+                        self._quantiles.popitem(last=False)
+            found[place] = known
+        return found
 
 
 class _Growing:

@@ -16,7 +16,7 @@ from watchglass.run import leaders_of
 from watchglass.view.layer_grids import GRADIENT_NORM, LAYER_FIELDS, layer_grid, layer_names, update_ratio
 from watchglass.view.pictures.colours import COLOURS, shades
 from watchglass.view.pictures.records import Axis, Grid, Line, Lines, Picture
-from watchglass.view.series import Series, line_of, marks_of
+from watchglass.view.series import Series, Steps, line_of, marks_of, within
 
 if TYPE_CHECKING:
     from watchglass.run import Run
@@ -30,13 +30,13 @@ _STEP = Axis("training step", whole=True)
 _Shown = TypeVar("_Shown", bound="Lines | Grid")
 
 
-def loss_figure(run: Run, findings: Sequence[Finding] = ()) -> Lines | None:
+def loss_figure(run: Run, findings: Sequence[Finding] = (), steps: Steps = None) -> Lines | None:
     """Loss by model and mode over training steps, with the first findings marked; None when no loss was recorded.
 
     Training losses that are not finite are marks at the upper edge. The axis is logarithmic when the losses span
     more than two orders of magnitude.
     """
-    lines = _lines(run, "loss")
+    lines = _lines(run, "loss", steps)
     if not lines:
         return None
     return Lines("Loss", _STEP, Axis("loss", logarithmic=_spans(lines, 100)), lines, marks_of(run, findings))
@@ -50,9 +50,9 @@ def losses_by_run(runs: Mapping[str, Run]) -> Lines | None:
     return Lines("Loss by run", _STEP, Axis("loss", logarithmic=_spans(lines, 100)), lines) if lines else None
 
 
-def accuracy_figure(run: Run) -> Lines | None:
+def accuracy_figure(run: Run, steps: Steps = None) -> Lines | None:
     """Accuracy by model and mode over training steps; None when none was recorded."""
-    lines = _lines(run, "accuracy")
+    lines = _lines(run, "accuracy", steps)
     return Lines("Accuracy", _STEP, Axis("accuracy", low=0.0, high=1.0, percent=True), lines) if lines else None
 
 
@@ -71,7 +71,7 @@ def update_ratio_figure(run: Run) -> Lines | None:
     return Lines(title, _STEP, axis, lines, zone=(1e-4, 1e-1), ordered=len(lines) > _MAX_LEGEND)
 
 
-def gradient_norm_figure(run: Run) -> Lines | None:
+def gradient_norm_figure(run: Run, steps: Steps = None) -> Lines | None:
     """Norm of all gradients, by model, after and before clipping. None without any."""
     lines = tuple(
         replace(
@@ -79,7 +79,7 @@ def gradient_norm_figure(run: Run) -> Lines | None:
             dashed=bool(more), missing=None,
         )
         for name, more in (("gradient_norm", ""), ("gradient_norm_before_clip", " before clipping"))
-        for line in _lines(run, name)
+        for line in _lines(run, name, steps)
         if not line.dots
     )  # fmt: skip
     if not lines:
@@ -87,16 +87,16 @@ def gradient_norm_figure(run: Run) -> Lines | None:
     return Lines("Gradient norm", _STEP, Axis("norm of all gradients", logarithmic=_spans(lines, 20)), lines)
 
 
-def learning_rate_figure(run: Run) -> Lines | None:
+def learning_rate_figure(run: Run, steps: Steps = None) -> Lines | None:
     """Learning rates over training steps, one line for each that was recorded; None without any."""
     names = (name for name in _scalar_names(run) if _plain(name).startswith("learning_rate"))
-    lines = _shaded(((name, _scalar(run, name)) for name in names), _MAX_LEGEND)
+    lines = _shaded(((name, within(_scalar(run, name), steps)) for name in names), _MAX_LEGEND)
     if len(lines) == 1:
         lines = (replace(lines[0], colour=COLOURS["train"]),)
     return Lines("Learning rate", _STEP, Axis("learning rate", low=0.0), lines) if lines else None
 
 
-def scalar_figures(run: Run) -> tuple[list[Lines], int]:
+def scalar_figures(run: Run, steps: Steps = None) -> tuple[list[Lines], int]:
     """A small figure for each scalar that the script saved, and the number of further ones."""
     made: list[Lines] = []
     more = 0
@@ -104,33 +104,36 @@ def scalar_figures(run: Run) -> tuple[list[Lines], int]:
         if _is_ours(name):
             continue
         lines = [
-            line_of("training", _scalar(run, name), COLOURS["train"]),
-            line_of("validation", _stretch_means(run, name), COLOURS["eval"], dots=True),
+            line_of("training", _scalar(run, name), COLOURS["train"], steps=steps),
+            line_of("validation", _stretch_means(run, name), COLOURS["eval"], dots=True, steps=steps),
         ]
         if len(made) == _MAX_SCALARS:
             more += 1
         elif any(len(line.x) for line in lines):
             made.append(Lines(name, Axis(), Axis(), tuple(line for line in lines if len(line.x))))
-    return _aligned(run, made), more
+    return _aligned(run, made, steps), more
 
 
-def run_figures(run: Run, findings: Sequence[Finding] = (), *, layers: bool = True) -> list[tuple[str, Picture]]:
+def run_figures(
+    run: Run, findings: Sequence[Finding] = (), *, layers: bool = True, steps: Steps = None
+) -> list[tuple[str, Picture]]:
     """Every figure that the run has data for, with a caption: how to read it, which part of the run it shows.
 
     Args:
         run: The run.
         findings: Findings of rules, for their marks.
         layers: Also the figures of all layers, whose statistics take the most time to read.
+        steps: Only these training steps, half-open.
     """
     models, leaders = run.models, leaders_of(run)
     first = f" Shown: {run.worker().name}, one of {len(run.workers):,} workers." if len(run.workers) > 1 else ""
     curves = first if len(leaders) == 1 else ""
     curves += f" Shown: the first {_MAX_MODELS} of {len(models):,} models." if len(models) > _MAX_MODELS else ""
     made: list[tuple[Lines | Grid | None, str]] = [
-        (loss_figure(run, findings), "Loss of every training step and mean loss of every evaluation." + curves),
-        (accuracy_figure(run), "Share of correct predictions, as recorded in the run." + curves),
-        (learning_rate_figure(run), "Learning rates of the optimizers, as their schedules set them." + first),
-        (gradient_norm_figure(run), "Norm of all gradients of a model, as its optimizer used them." + curves),
+        (loss_figure(run, findings, steps), "Loss of every training step and mean loss of every evaluation." + curves),
+        (accuracy_figure(run, steps), "Share of correct predictions, as recorded in the run." + curves),
+        (learning_rate_figure(run, steps), "Learning rates of the optimizers, as their schedules set them." + first),
+        (gradient_norm_figure(run, steps), "Norm of all gradients of a model, as its optimizer used them." + curves),
     ]
     if layers:
         made += [
@@ -141,16 +144,21 @@ def run_figures(run: Run, findings: Sequence[Finding] = (), *, layers: bool = Tr
             ),
         ]
     shown = [(caption, figure) for figure, caption in made if figure is not None]
-    return list(zip([caption for caption, _ in shown], _aligned(run, [figure for _, figure in shown]), strict=True))
+    return list(
+        zip([caption for caption, _ in shown], _aligned(run, [figure for _, figure in shown], steps), strict=True)
+    )
 
 
-def _aligned(run: Run, figures: Sequence[_Shown]) -> list[_Shown]:
+def _aligned(run: Run, figures: Sequence[_Shown], within: Steps = None) -> list[_Shown]:
     """Figures of one page, with the same range of steps."""
-    steps = [step for worker in leaders_of(run) for step in run.steps(Mode.TRAIN, worker)]
-    if not steps:
+    numbers = [numbers for worker in leaders_of(run) if len(numbers := run.worker(worker).numbers(Mode.TRAIN))]
+    if not numbers:
         return list(figures)
-    room = max(0.5, 0.01 * (max(steps) - min(steps)))
-    low, high = min(steps) - room, max(steps) + room
+    first, last = min(next(iter(each)) for each in numbers), max(each.last for each in numbers)
+    if within is not None:
+        first, last = within[0], within[1] - 1
+    room = max(0.5, 0.01 * (last - first))
+    low, high = first - room, last + room
     return [replace(figure, x=replace(figure.x, low=low, high=high, whole=True)) for figure in figures]
 
 
@@ -183,7 +191,7 @@ def _shaded(lines: Iterable[tuple[str, Series]], most: int | None = None) -> tup
     return tuple(line_of(name, series, shade) for (name, series), shade in zip(found, shades(len(found)), strict=True))
 
 
-def _lines(run: Run, name: str) -> tuple[Line, ...]:
+def _lines(run: Run, name: str, steps: Steps = None) -> tuple[Line, ...]:
     """A series of each model, in training and in evaluation, if recorded; with very many models only
     the first ones.
     """  # noqa: D205
@@ -195,8 +203,10 @@ def _lines(run: Run, name: str) -> tuple[Line, ...]:
         whose = f"{model.name}{f' of {model.worker}' if worker else ''}, " if several else ""
         of = f" ({model.validation_of})" if name == "loss" and model.validation_of else ""
         colours = (shade, shade) if several else (COLOURS["train"], COLOURS["eval"])
-        found.append(line_of(f"{whose}training", _scalar(run, series, worker), colours[0]))
-        found.append(line_of(f"{whose}validation{of}", _stretch_means(run, series, worker), colours[1], dots=True))
+        found.append(line_of(f"{whose}training", _scalar(run, series, worker), colours[0], steps=steps))
+        found.append(
+            line_of(f"{whose}validation{of}", _stretch_means(run, series, worker), colours[1], dots=True, steps=steps)
+        )
     return tuple(line for line in found if len(line.x))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,15 +11,19 @@ import numpy as np
 import numpy.typing as npt
 
 from watchglass.errors import UnknownNameError
-from watchglass.records import Mode, Role
+from watchglass.records import Finding, Mode, Role
 from watchglass.view.courses import Courses, TensorCourse
-from watchglass.view.pictures.records import Axis, Grid
-from watchglass.view.series import Series
+from watchglass.view.pictures.records import Axis, Grid, GridBox
+from watchglass.view.series import Series, Steps
 
 if TYPE_CHECKING:
     from watchglass.run import Run
 
 _MAX_COLUMNS, _MAX_ROWS = 640, 150
+#: What the colours of a grid against its own medians are, of shares and of logarithms.
+_RELATIVE = ("difference from the row's median", "log10 of the cell / the row's median")
+#: Most outlined findings.
+_BOXES = 200
 #: The colours of logarithms span at least this many powers of ten.
 _DECADES = 4.0
 
@@ -49,6 +53,11 @@ class LayerField:
     relative: bool = False
     logarithmic: bool = True
     vectors: bool = True
+
+    @property
+    def tensor_prefix(self) -> str:
+        """What the names of its tensors have before those of its rows."""
+        return f"{self.role.value}/" if self.role in (Role.GRADIENT, Role.UPDATE) else ""
 
 
 GRADIENT_NORM = "gradient.l2"
@@ -83,7 +92,15 @@ LAYER_FIELDS = {
 }  # fmt: skip
 
 
-def layer_grid(run: Run, field: str = GRADIENT_NORM, courses: Courses | None = None) -> Grid | None:
+def layer_grid(
+    run: Run,
+    field: str = GRADIENT_NORM,
+    courses: Courses | None = None,
+    steps: Steps = None,
+    *,
+    relative: bool = False,
+    findings: Iterable[Finding] = (),
+) -> Grid | None:
     """A field of :data:`LAYER_FIELDS` over layers and steps; None when none was captured.
 
     The first layer is at the top. A cell with a value that is not finite has a separate colour. Gradients of vectors,
@@ -95,13 +112,19 @@ def layer_grid(run: Run, field: str = GRADIENT_NORM, courses: Courses | None = N
         run: The run.
         field: The field.
         courses: What is known of the run already; it is continued.
+        steps: Only these training steps, half-open.
+        relative: Whether a cell is divided by the median of its row: what changed, instead of how large it is.
+        findings: Their tensors are outlined at their steps.
 
     Raises:
         KeyError: There is no such field.
     """
     shown = LAYER_FIELDS[field]
     names = layer_names(run, shown.role)
-    steps, values = _course(run, names, shown, courses or Courses())
+    at, values = _course(run, names, shown, courses or Courses())
+    if steps is not None:
+        part = slice(*np.searchsorted(at, steps).tolist())
+        at, values = at[part], values[part]
     rows = np.flatnonzero(~np.isnan(values).all(axis=0))
     matrices = [row for row in rows if shown.vectors or len(run.tensor(names[row]).info.shape) != 1]
     rows = np.array(sorted({*matrices, *rows[np.isinf(values[:, rows]).any(axis=0)]}) or rows, np.int64)
@@ -110,23 +133,56 @@ def layer_grid(run: Run, field: str = GRADIENT_NORM, courses: Courses | None = N
     values = values[:, rows]
     if len(rows) < len(names):
         shows = ~np.isnan(values).all(axis=1)
-        steps, values = steps[shows], values[shows]
-    steps, cells = _columns(steps, values, logarithmic=shown.logarithmic)
+        at, values = at[shows], values[shows]
+    at, cells = _columns(at, values, logarithmic=shown.logarithmic)
     cells = _held(cells)
     broken = np.isinf(cells) & (cells > 0)
     cells[broken] = np.nan
-    low, high = 0.0, 1.0
-    if shown.logarithmic:
+    low, high, title, scale = 0.0, 1.0, shown.title, shown.scale
+    if relative:
+        title, scale = f"{title}, against its own median", _RELATIVE[shown.logarithmic]
+        cells, low, high = _against_median(cells)
+    elif shown.logarithmic:
         known = cells[np.isfinite(cells)]
         high = float(known.max()) if len(known) else 0.0
         # Only far smaller numbers are dark, because layers of a healthy model differ too.
         low = min(float(known.min()) if len(known) else high, high - _DECADES)
         cells[np.isneginf(cells)] = low
+    shown_names = [names[row] for row in rows]
+    prefix = f"{shown.role.value}/"
     return Grid(
-        shown.title, Axis("training step", whole=True),
-        tuple(names[row].removeprefix(f"{shown.role.value}/") for row in rows), steps.astype(np.float64),
-        np.ascontiguousarray(cells.T, np.float32), low, high, shown.scale, np.ascontiguousarray(broken.T),
+        title, Axis("training step", whole=True), tuple(name.removeprefix(prefix) for name in shown_names),
+        at.astype(np.float64), np.ascontiguousarray(cells.T, np.float32), low, high, scale,
+        np.ascontiguousarray(broken.T), _boxes(findings, shown_names, at),
     )  # fmt: skip
+
+
+def _against_median(cells: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], float, float]:
+    """Differences of columns of rows from the median of the row, and the ends of their colours."""
+    finite = np.where(np.isfinite(cells), cells, np.nan)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of rows without any number
+        apart = finite - np.nanmedian(finite, axis=0)
+    known = np.abs(apart[np.isfinite(apart)])
+    reach = max(float(np.percentile(known, 99)) if len(known) else 0.0, 0.3)
+    return np.where(np.isneginf(cells), -reach, apart), -reach, reach
+
+
+def _boxes(findings: Iterable[Finding], names: Sequence[str], at: npt.NDArray[np.int64]) -> tuple[GridBox, ...]:
+    """The steps of findings about the tensors of a grid."""
+    places = {name: row for row, name in enumerate(names)}
+    found: list[GridBox] = []
+    for finding in findings:
+        if finding.mode is Mode.TRAIN and finding.last_step >= at[0] and finding.step <= at[-1]:
+            text = f"{finding.rule}: {finding.message}"
+            begin, end = max(finding.step, int(at[0])) - 0.5, min(finding.last_step, int(at[-1])) + 0.5
+            boxes = (
+                GridBox(places[name], begin, end, text, finding.severity.value)
+                for name in finding.tensors
+                if name in places
+            )
+            found += boxes
+    return tuple(found[:_BOXES])
 
 
 def layer_names(run: Run, role: Role) -> list[str]:

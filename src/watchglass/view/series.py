@@ -16,24 +16,42 @@ if TYPE_CHECKING:
     from watchglass.run import Run
     from watchglass.tables import Stretch
 
+#: A range of training steps, half-open; None for all.
+Steps = tuple[int, int] | None
 Series = tuple[npt.NDArray[Any], npt.NDArray[np.float64]]
 
 #: Pixels of a wide picture, and most marks in one.
 _PIXELS, _MOST_MARKS = 600, 8
 
 
-def line_of(name: str, series: Series, colour: str, *, dots: bool = False) -> Line:
-    """A series over steps, ascending; a long one by buckets with their extremes."""
-    steps, values = series
+def line_of(name: str, series: Series, colour: str, *, dots: bool = False, steps: Steps = None) -> Line:
+    """A series over steps, ascending; a long one by buckets with their extremes.
+
+    Args:
+        name: Its name.
+        series: Its steps and values.
+        colour: Its colour.
+        dots: Whether each number is a dot.
+        steps: Only these steps, half-open.
+    """
+    numbers, values = within(series, steps)
     pyramid = Pyramid()
-    pyramid.append(steps, values)
-    rows = pyramid.within(int(steps[0]), int(steps[-1]), _PIXELS) if len(steps) else pyramid.within(0, 0, 1)
+    pyramid.append(numbers, values)
+    rows = pyramid.within(int(numbers[0]), int(numbers[-1]), _PIXELS) if len(numbers) else pyramid.within(0, 0, 1)
     at = rows["step"].astype(np.float64)
-    thinned = len(rows) < len(steps)
+    thinned = len(rows) < len(numbers)
     return Line(
         name, at, rows["last"], colour, dots=dots, low=rows["low"] if thinned else None,
         high=rows["high"] if thinned else None, missing=at[rows["broken"] > 0],
     )  # fmt: skip
+
+
+def within(series: Series, steps: Steps) -> Series:
+    """The part of a series within some steps."""
+    if steps is None:
+        return series
+    begin, end = np.searchsorted(series[0], steps)
+    return series[0][begin:end], series[1][begin:end]
 
 
 def marks_of(run: Run, findings: Iterable[Finding], place: Callable[[int], float] = float) -> tuple[Mark, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,8 +15,9 @@ from watchglass.errors import UnknownNameError
 from watchglass.records import PHASE_NAMES, Finding, FunctionTotals, Mode, OperatorTotals
 from watchglass.run import ModuleTimes, Operators, Phases, PythonProfile
 from watchglass.view.pictures.colours import COLOURS
-from watchglass.view.pictures.records import Axis, Band, Bands, Bars, Line, Lines, Mark, Picture
-from watchglass.view.series import marks_of
+from watchglass.view.pictures.records import Axis, Band, Bands, Bars, Grid, Line, Lines, Mark, Picture
+from watchglass.view.pictures.tables import TextTable
+from watchglass.view.series import Steps, marks_of
 from watchglass.view.text import exact_duration as _exact, percent, quantity, size
 from watchglass.view.usage import function_name
 
@@ -36,6 +38,8 @@ _LOADS = (
     ("memory.utilization", "memory", "#999999"), ("gpu.utilization", "GPU", "#009E73"),
     ("gpu.memory.utilization", "memory of GPUs", "#E69F00"),
 )  # fmt: skip
+#: Metrics with a number for each part of a machine, and what a part is.
+_INSTANCES = (("cpu.core.utilization", "core"), ("gpu.utilization", "GPU"))
 _MAX_COLUMNS, _BARS = 240, 60
 #: Times the median column at which the axis of a figure of phases ends.
 _LONGEST_COLUMN = 5
@@ -47,17 +51,20 @@ _LONGEST_NAME = 48
 FUNCTION_TITLES = ("function", "place", "calls", "time", "share", "with its calls")
 
 
-def phases_figure(run: Run, findings: Sequence[Finding] = ()) -> Bands | None:
+def phases_figure(run: Run, findings: Sequence[Finding] = (), steps: Steps = None) -> Bands | None:
     """Time of training steps by phase, stacked, with the first findings marked; None where no phases were recorded.
 
     Each column is the mean of neighbouring steps, so that their sum is the mean time of these steps. The axis ends
     at five times the median; the title says how far the others reach.
     """
     phases = run.phases()
+    if steps is not None:
+        part = slice(*np.searchsorted(phases.steps, steps).tolist())
+        phases = replace(phases, steps=phases.steps[part], values=phases.values[part])
     if len(phases) < 2:
         return None
     title = "Time of training steps by phase"
-    steps, values = _columns(phases)
+    at, values = _columns(phases)
     longest, usual = float(values.sum(1).max()), _LONGEST_COLUMN * float(np.median(values.sum(1)))
     cut = longest > usual > 0
     if cut:
@@ -68,7 +75,7 @@ def phases_figure(run: Run, findings: Sequence[Finding] = ()) -> Bands | None:
         if column.any()
     )
     axis = Axis("ms", low=0.0, high=1000 * usual if cut else None)
-    return Bands(title, Axis("training step", whole=True), axis, steps, bands, marks_of(run, findings))
+    return Bands(title, Axis("training step", whole=True), axis, at, bands, marks_of(run, findings))
 
 
 def durations_figure(run: Run) -> Bars | None:
@@ -135,6 +142,37 @@ def machine_figure(run: Run, stream: str, findings: Sequence[Finding] = ()) -> L
     )  # fmt: skip
 
 
+def instance_grids(run: Run, stream: str) -> list[Grid]:
+    """Utilisation of each core and each GPU of a machine over time, one grid of each kind that was sampled."""
+    found = []
+    for metric, title in _INSTANCES:
+        try:
+            samples = run.samples(metric, stream=stream)
+        except UnknownNameError:
+            continue
+        values = np.asarray(samples.values).reshape(len(samples), -1)
+        if len(samples) < 2 or values.shape[1] < 2:
+            continue
+        seconds = (samples.time - samples.time[0]) / np.timedelta64(1, "s")
+        begins = np.unique(np.linspace(0, len(values), _MAX_COLUMNS + 1).astype(int)[:-1])
+        counts = np.diff([*begins, len(values)])[:, None]
+        cells = np.add.reduceat(values, begins) / counts
+        at = np.maximum.accumulate(seconds[begins]) + np.arange(len(begins)) * 1e-9  # ascending if a clock is set back
+        rows = tuple(f"{title} {instance}" for instance in samples.instances)
+        heading = f"Utilisation of {title}s" + ("" if stream == "system" else f" of {stream}")
+        broken = np.zeros(cells.T.shape, np.bool_)
+        found.append(
+            Grid(heading, Axis("time in s"), rows, at, cells.T.astype(np.float32), 0.0, 100.0, "percent", broken)
+        )
+    return found
+
+
+def usage_table(run: Run) -> TextTable | None:
+    """System metrics as a table; None without any."""
+    rows = usage_rows(run)
+    return TextTable(("metric", "mean", "95th percentile", "maximum"), rows) if rows else None
+
+
 def _marks_in_time(run: Run, findings: Sequence[Finding], begun: np.datetime64, seconds: int) -> tuple[Mark, ...]:
     """Findings at the times since ``begun``, in units of so many seconds."""
     worker = run.worker().name
@@ -150,12 +188,12 @@ def _marks_in_time(run: Run, findings: Sequence[Finding], begun: np.datetime64, 
     return marks_of(run, findings, lambda step: float(np.interp(step, numbers, moments)))
 
 
-def figures_of_time(run: Run, findings: Sequence[Finding] = ()) -> list[tuple[str, Picture]]:
+def figures_of_time(run: Run, findings: Sequence[Finding] = (), steps: Steps = None) -> list[tuple[str, Picture]]:
     """Every figure of time that the run has data for, with a caption."""
     first = f" Shown: {run.worker().name}, one of {len(run.workers):,} workers." if len(run.workers) > 1 else ""
     made: list[tuple[Picture | None, str]] = [
         (
-            phases_figure(run, findings),
+            phases_figure(run, findings, steps),
             "Each column is the mean of neighbouring steps. data: the script waits for its loader; "
             "prepare: from the batch to the call of the model; copy: to the device, in any phase." + first,
         ),

@@ -253,6 +253,14 @@ def test_a_job_is_asked_for_a_profile_and_the_answer_says_of_which_steps(
     assert request
 
 
+def test_a_job_is_stopped_at_a_step(growing: RunBuilder, listing_of: Listings) -> None:
+    client, run = client_of(listing_of(growing))
+    assert f'action="/r/{run}/stop"' in client.get(f"/r/{run}").text
+    answer = client.post(f"/r/{run}/stop", data={"confirmed": "yes"}, headers=OURS)
+    assert (answer.status_code, answer.text) == (200, "all workers end after step 1\n")
+    assert any("stop" in entry.path for entry in growing.store.list("control"))
+
+
 @pytest.mark.parametrize("steps", ["", "0", "-3", "many", "1000000"])
 def test_numbers_of_steps_that_cannot_be_are_refused_in_a_line(
     growing: RunBuilder, listing_of: Listings, steps: str

@@ -38,7 +38,7 @@ function become(node, model) {
     node.nodeValue = model.nodeValue;
     return;
   }
-  const kept = node.nodeName === "DETAILS" ? "open" : ""; // a person opens and closes it
+  const kept = node.nodeName === "DETAILS" ? "open" : "tabindex"; // a person opens it; keys reach pictures
   for (const { name } of [...node.attributes]) {
     if (name !== kept && !model.hasAttribute(name)) node.removeAttribute(name);
   }
@@ -80,6 +80,7 @@ async function fetchAgain() {
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       const model = page.querySelector("main");
       if (model) become(main, model);
+      document.dispatchEvent(new Event("fresh"));
       document.title = page.title;
       say(page.querySelector(".pulse")?.textContent || "");
     } else {
@@ -137,7 +138,8 @@ addEventListener("submit", async (event) => {
 });
 addEventListener("keydown", (event) => {
   const search = /** @type {HTMLInputElement | null} */ (document.querySelector("input[type=search]"));
-  if (event.key !== "/" || !search || event.target === search || event.ctrlKey || event.metaKey) return;
+  const typing = /** @type {Element} */ (event.target).matches("input, textarea");
+  if (event.key !== "/" || !search || typing || event.ctrlKey || event.metaKey) return;
   event.preventDefault();
   search.focus();
 });

@@ -21,8 +21,12 @@ if TYPE_CHECKING:
         Lines as Lines,
         Mark as Mark,
         Picture as Picture,
+        Piece as Piece,
         PointGroup as PointGroup,
         Points as Points,
+        Story as Story,
+        Strip as Strip,
+        Strips as Strips,
     )
     from watchglass.view.pictures.svg import sparkline as sparkline
 

@@ -7,10 +7,13 @@ from functools import singledispatch
 
 from watchglass.view.pictures.colours import NON_FINITE
 from watchglass.view.pictures.numbers import numbers_of
-from watchglass.view.pictures.records import Grid, Image, Lines, Picture, Points
+from watchglass.view.pictures.records import Grid, Image, Lines, Picture, Points, Story, Strips
 from watchglass.view.pictures.svg import scale_svg, svg
 from watchglass.view.pictures.table_html import table_html
 from watchglass.view.text import escaped, number
+
+#: Height of the lanes of a story, in pixels.
+_LANE = 96
 
 
 def picture_html(picture: Picture, caption: str = "", *, level: int = 3) -> str:
@@ -23,9 +26,23 @@ def picture_html(picture: Picture, caption: str = "", *, level: int = 3) -> str:
     """
     return (
         f'<figure class="{type(picture).__name__.lower()}"><h{level}>{escaped(picture.title)}</h{level}>'
-        f'{_legend(picture)}<div class="picture">{svg(picture)}</div>'
+        f"{_drawing(picture)}"
         + (f"<figcaption>{escaped(caption)}</figcaption>" if caption else "")
         + f"<details class='numbers'><summary>Numbers</summary>{table_html(numbers_of(picture))}</details></figure>"
+    )
+
+
+@singledispatch
+def _drawing(picture: Picture) -> str:
+    return f'{_legend(picture)}<div class="picture">{svg(picture)}</div>'
+
+
+@_drawing.register
+def _of_story(picture: Story) -> str:
+    return "".join(
+        f'<div class="lane {type(lane).__name__.lower()}"><p class="lane-title">{escaped(lane.title)}</p>'
+        f'{_legend(lane)}<div class="picture">{svg(lane, _LANE)}</div></div>'
+        for lane in picture.lanes
     )
 
 
@@ -60,8 +77,9 @@ def _of_points(picture: Points) -> str:
     return _keys((group.name, group.colour, "block") for group in picture.groups)
 
 
-@_legend.register
-def _of_image(picture: Image) -> str:
+@_legend.register(Image)
+@_legend.register(Strips)
+def _of_none(picture: Picture) -> str:
     return ""
 
 

@@ -8,12 +8,26 @@ from functools import singledispatch
 import numpy as np
 from numpy.typing import NDArray
 
-from watchglass.view.pictures.records import Band, Bands, Bars, Grid, Image, Lines, Numbers, Picture, Points
-from watchglass.view.pictures.tables import TextTable
+from watchglass.view.pictures.records import (
+    Band,
+    Bands,
+    Bars,
+    Grid,
+    Image,
+    Lines,
+    Numbers,
+    Picture,
+    Points,
+    Story,
+    Strips,
+)
+from watchglass.view.pictures.tables import TextTable, plain
 from watchglass.view.text import number
 
 #: Rows of a table of sums.
 _ROWS = 24
+#: Rows of a table of pieces.
+_MOST_PIECES = 200
 _COURSE = ("first", "last", "least", "greatest")
 
 
@@ -64,6 +78,35 @@ def _columns(title: str, at: NDArray[np.float64], bands: Sequence[Band]) -> Text
     places = np.unique(np.linspace(0, len(at) - 1, _ROWS).round().astype(int))
     rows = [(f"{at[place]:,.4g}", *(number(float(band.values[place])) for band in bands)) for place in places.tolist()]
     return TextTable((title, *(band.name for band in bands)), rows)
+
+
+@numbers_of.register
+def _of_strips(picture: Strips) -> TextTable:
+    rows = [
+        (row.name, f"{piece.begin:,.10g}", f"{piece.end:,.10g}", piece.text)
+        for row in picture.rows
+        for piece in row.pieces
+    ]
+    return TextTable(("row", f"first {picture.x.title}", f"last {picture.x.title}", "what"), rows[:_MOST_PIECES])
+
+
+@numbers_of.register
+def _of_story(picture: Story) -> TextTable:
+    head = ("lane", "what", f"first {picture.x.title}", f"last {picture.x.title}", "numbers")
+    rows = []
+    for lane in picture.lanes:
+        if isinstance(lane, Bands):
+            ends = (f"{lane.at[0]:,.10g}", f"{lane.at[-1]:,.10g}")
+            means = [(band.name, *ends, f"mean {number(float(band.values.mean()))}") for band in lane.bands]
+            rows += [(lane.title, *each) for each in means]
+            continue
+        table = numbers_of(lane)
+        for what, first, last, *rest in table.rows:
+            said = [
+                f"{name} {text}" if name in _COURSE else text for name, text in zip(table.head[3:], rest, strict=True)
+            ]
+            rows.append((lane.title, plain(what), plain(first), plain(last), ", ".join(map(plain, said))))
+    return TextTable(head, rows)
 
 
 @numbers_of.register

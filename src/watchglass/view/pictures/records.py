@@ -143,6 +143,17 @@ class Bars:
     marks: tuple[Mark, ...] = ()
 
 
+@dataclass(frozen=True)
+class GridBox:
+    """A part of a row of a grid that is outlined: ``row``, from ``begin`` to ``end``, why, and its ``tone``."""
+
+    row: int
+    begin: float
+    end: float
+    text: str
+    tone: str = ""
+
+
 @dataclass(frozen=True, eq=False)
 class Grid:
     """Rows of cells whose colour is a number.
@@ -156,6 +167,7 @@ class Grid:
         low, high: Numbers of the darkest and the brightest colour.
         scale: What the numbers are, such as ``"log10 of the norm"``.
         broken: Whether a cell stands for a number that is not finite, bool[rows, n].
+        boxes: Parts that are outlined.
     """
 
     title: str
@@ -167,6 +179,7 @@ class Grid:
     high: float
     scale: str
     broken: NDArray[np.bool_]
+    boxes: tuple[GridBox, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,7 +216,61 @@ class Image:
     pixels: NDArray[np.uint8]
 
 
-Picture: TypeAlias = "Lines | Bands | Bars | Grid | Points | Image"
+@dataclass(frozen=True)
+class Piece:
+    """A part of a strip.
+
+    Attributes:
+        begin, end: Its ends on the horizontal axis; equal for a moment.
+        text: What it is, plain text.
+        tone: ``"error"``, ``"warning"``, ``"info"``, or "" for what is neither good nor bad.
+    """
+
+    begin: float
+    end: float
+    text: str
+    tone: str = ""
+
+
+@dataclass(frozen=True)
+class Strip:
+    """One row of strips: ``name`` and its pieces, in order."""
+
+    name: str
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True)
+class Strips:
+    """What was going on when, one row below the other.
+
+    Attributes:
+        title: Its title.
+        x: The horizontal axis, with both ends.
+        rows: The rows.
+    """
+
+    title: str
+    x: Axis
+    rows: tuple[Strip, ...]
+
+
+@dataclass(frozen=True)
+class Story:
+    """Lanes with one horizontal axis.
+
+    Attributes:
+        title: Its title.
+        x: The axis, with both ends.
+        lanes: The lanes from the top; their own titles name them.
+    """
+
+    title: str
+    x: Axis
+    lanes: tuple[Lines | Bands | Strips, ...]
+
+
+Picture: TypeAlias = "Lines | Bands | Bars | Grid | Points | Image | Strips | Story"
 
 
 def limits(axis: Axis, *numbers: NDArray[Any]) -> tuple[float, float]:

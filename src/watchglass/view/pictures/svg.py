@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import singledispatch
 
 import numpy as np
@@ -16,6 +16,7 @@ from watchglass.view.pictures.records import (
     Bands,
     Bars,
     Grid,
+    GridBox,
     Image,
     Line,
     Lines,
@@ -23,6 +24,7 @@ from watchglass.view.pictures.records import (
     Numbers,
     Picture,
     Points,
+    Strips,
     limits,
 )
 from watchglass.view.pictures.ticks import ticks
@@ -68,12 +70,17 @@ def _shares(axis: Axis, ends: tuple[float, float], numbers: Numbers) -> Numbers:
     return (np.asarray(numbers, np.float64) - low) / (high - low)
 
 
-def svg(picture: Picture) -> str:
+def svg(picture: Picture, height: int = HEIGHT) -> str:
     """The picture without its title and legend, as an element that fills the width of its parent.
 
     Texts outside of the frame are drawn over its margins.
+
+    Args:
+        picture: The picture.
+        height: Its height in pixels; the rows of grids and strips have their own.
     """
-    height = max(100, _ROW * len(picture.rows)) if isinstance(picture, Grid) else HEIGHT
+    if isinstance(picture, Grid | Strips):
+        height = max(100 if isinstance(picture, Grid) else 0, _ROW * len(picture.rows))
     return (
         f'<svg class="axes" width="100%" height="{height}" overflow="visible" role="img" '
         f'aria-label="{escaped(picture.title)}">{_drawn(picture)}</svg>'
@@ -155,7 +162,6 @@ def _bars(picture: Bars) -> str:
 
 @_drawn.register
 def _grid(picture: Grid) -> str:
-    rows = len(picture.rows)
     across = _across(picture.x, picture.columns)
     image = b64encode(grid_png(picture, *across)).decode()
     inner = (
@@ -163,12 +169,40 @@ def _grid(picture: Grid) -> str:
         f'href="data:image/png;base64,{image}"/>'
     )
     frame = _Frame(picture.x, Axis(), across, (0.0, 1.0))
-    names = "".join(
-        f'<text class="row" x="-8" y="{_percent((place + 0.5) / rows)}" dy="4">{escaped(_short(name))}'
+    boxes = [_box(frame, box, len(picture.rows)) for box in picture.boxes]
+    return f"{_inner([inner, *boxes], frame)}{_horizontal(frame)}{_row_names(picture.rows, _short)}"
+
+
+@_drawn.register
+def _strips(picture: Strips) -> str:
+    rows, across = len(picture.rows), _across(picture.x)
+    frame = _Frame(picture.x, Axis(), across, (0.0, 1.0))
+    parts = []
+    for place, row in enumerate(picture.rows):
+        top, bottom = round((place + 0.15) / rows * _HEIGHT), round((place + 0.85) / rows * _HEIGHT)
+        for piece in row.pieces:
+            left, right = np.rint(frame.left(np.array([piece.begin, piece.end])) * _WIDTH).astype(int).tolist()
+            # What takes a moment can be seen, too.
+            box = f"M{left} {top}H{max(right, left + 4)}V{bottom}H{left}Z"
+            title = f"<title>{escaped(f'{row.name}: {piece.text}')}</title>"
+            parts.append(f'<path class="piece {piece.tone}" d="{box}">{title}</path>')
+    return f"{_inner(parts, frame)}{_horizontal(frame)}{_row_names((row.name for row in picture.rows), _short_end)}"
+
+
+def _box(frame: _Frame, box: GridBox, rows: int) -> str:
+    left, right = np.rint(frame.left(np.array([box.begin, box.end])) * _WIDTH).astype(int).tolist()
+    top, bottom = round(box.row / rows * _HEIGHT), round((box.row + 1) / rows * _HEIGHT)
+    title = f"<title>{escaped(box.text)}</title>"
+    return f'<path class="box {box.tone}" d="M{left} {top}H{max(right, left + 12)}V{bottom}H{left}Z">{title}</path>'
+
+
+def _row_names(names: Iterable[str], short: Callable[[str], str]) -> str:
+    names = list(names)
+    return "".join(
+        f'<text class="row" x="-8" y="{_percent((place + 0.5) / len(names))}" dy="4">{escaped(short(name))}'
         f"<title>{escaped(name)}</title></text>"
-        for place, name in enumerate(picture.rows)
+        for place, name in enumerate(names)
     )
-    return f"{_inner([inner])}{_horizontal(frame)}{names}"
 
 
 @_drawn.register
@@ -194,6 +228,10 @@ def _image(picture: Image) -> str:
     )
 
 
+def _short_end(name: str) -> str:
+    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
+
+
 def _short(name: str) -> str:
     return name if len(name) <= _LONGEST else f"…{name[1 - _LONGEST :]}"
 
@@ -215,12 +253,16 @@ def _framed(frame: _Frame, parts: Iterable[str], marks: Sequence[Mark]) -> str:
         f'dx="{-4 if place > _NEAR_EDGE else 4}" y="{12 + 15 * (number % _MARK_ROWS)}">{escaped(mark.text)}</text>'
         for number, (place, mark) in enumerate(places)
     ]
-    return f"{_inner(drawn)}{_horizontal(frame)}{''.join(texts)}"
+    return f"{_inner(drawn, frame)}{_horizontal(frame)}{''.join(texts)}"
 
 
-def _inner(parts: Iterable[str]) -> str:
+def _inner(parts: Iterable[str], frame: _Frame) -> str:
+    """The numbers; the ends of the horizontal axis are for who points at it."""
+    low, high = frame.across
+    scaled = " data-log" if frame.x.logarithmic else ""
     return (
-        f'<svg width="100%" height="100%" viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" '
+        f'<svg class="plot" data-axis="{escaped(frame.x.title)}" data-across="{low:.9g} {high:.9g}"{scaled} '
+        f'width="100%" height="100%" viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" '
         f'overflow="visible">{"".join(parts)}</svg>'
     )
 

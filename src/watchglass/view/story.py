@@ -1,0 +1,140 @@
+"""The story of a run: what was learned, found and done at which step, as lanes over one axis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from watchglass.errors import UnknownNameError
+from watchglass.records import Finding, Mode, Severity, Verdict
+from watchglass.run import step_times
+from watchglass.view.figures import learning_rate_figure, loss_figure
+from watchglass.view.pictures.colours import COLOURS
+from watchglass.view.pictures.records import Axis, Bands, Lines, Piece, Story, Strip, Strips
+from watchglass.view.series import Steps, line_of, training_step
+from watchglass.view.text import percent
+from watchglass.view.time_figures import phases_figure
+
+if TYPE_CHECKING:
+    from watchglass.run import Run
+
+#: Most causes and most rules that have a row, and most pieces of a row.
+_CAUSES, _RULES, _PIECES = 6, 12, 200
+
+
+def story_figure(run: Run, verdict: Verdict, steps: Steps = None) -> Story | None:
+    """Loss, learning rate, causes, findings of rules, phases, memory, evaluations and seams; None without a step.
+
+    The row of a cause begins at the step from which on the findings that support it show it, and says how likely it is.
+
+    Args:
+        run: The run.
+        verdict: Its verdict.
+        steps: Only these training steps, half-open.
+    """
+    known = run.worker().numbers(Mode.TRAIN)
+    if not len(known):
+        return None
+    first, last = (0, known.last) if steps is None else (steps[0], steps[1] - 1)
+    room = max(0.5, 0.01 * (last - first))
+    x = Axis("training step", low=first - room, high=last + room, whole=True)
+    made: list[Lines | Bands | Strips | None] = [
+        loss_figure(run, steps=steps),
+        _strips("Likely causes", x, _causes(verdict, last)),
+        _strips("Findings", x, _findings(run, verdict.findings)),
+        learning_rate_figure(run, steps=steps),
+        phases_figure(run, steps=steps),
+        _memory(run, steps),
+        _strips("Evaluations and attempts", x, _happened(run)),
+    ]
+    lanes = tuple(_plain(lane, x) for lane in made if lane is not None)
+    return Story("What happened at which step", x, lanes) if lanes else None
+
+
+def _plain(lane: Lines | Bands | Strips, x: Axis) -> Lines | Bands | Strips:
+    """A lane without marks, which have lanes of their own."""
+    return replace(lane, x=x) if isinstance(lane, Strips) else replace(lane, x=x, marks=())
+
+
+def _strips(title: str, x: Axis, rows: Iterable[Strip]) -> Strips | None:
+    shown = tuple(row for row in rows if any(_within(piece, x) for piece in row.pieces))
+    cut = (replace(row, pieces=tuple(piece for piece in row.pieces if _within(piece, x))) for row in shown)
+    return Strips(title, x, tuple(cut)) if shown else None
+
+
+def _within(piece: Piece, x: Axis) -> bool:
+    assert x.low is not None
+    assert x.high is not None
+    return piece.end >= x.low and piece.begin <= x.high
+
+
+def _causes(verdict: Verdict, last: int) -> list[Strip]:
+    found: dict[str, tuple[float, Piece]] = {}
+    for diagnosis in verdict.diagnoses:
+        for ranked in diagnosis.causes:
+            title = ranked.cause.title
+            if ranked.score > found.get(title, (0.0,))[0]:
+                text = f"{percent(ranked.score)}, from step {ranked.step:,} on"
+                tone = diagnosis.severity.value if ranked is diagnosis.causes[0] else ""
+                found[title] = ranked.score, Piece(ranked.step, max(last, ranked.step), text, tone)
+    best = sorted(found.items(), key=lambda item: -item[1][0])[:_CAUSES]
+    return [Strip(f"{percent(score)} {title}", (piece,)) for title, (score, piece) in best]
+
+
+def _findings(run: Run, findings: Iterable[Finding]) -> list[Strip]:
+    """A row for each rule, the worst first."""
+    stretches = {
+        worker: run.stretches(Mode.EVAL, worker)
+        for worker in {each.worker for each in findings}
+        if worker in run.workers
+    }
+    found: dict[str, list[Piece]] = {}
+    worst: dict[str, Severity] = {}
+    for finding in findings:
+        step = training_step(finding, stretches.get(finding.worker, ()))
+        if step is None:
+            continue
+        end = finding.last_step if finding.mode is Mode.TRAIN else step
+        found.setdefault(finding.rule, []).append(Piece(step, max(step, end), finding.message, finding.severity.value))
+        worst[finding.rule] = max(
+            worst.get(finding.rule, finding.severity), finding.severity, key=lambda each: each.rank
+        )
+    names = sorted(found, key=lambda name: (-worst[name].rank, found[name][0].begin))[:_RULES]
+    return [Strip(name, tuple(sorted(found[name], key=lambda piece: piece.begin)[:_PIECES])) for name in names]
+
+
+def _memory(run: Run, steps: Steps) -> Lines | None:
+    """Memory of the run's processes at the steps during which it was sampled."""
+    times = step_times(run.worker())
+    train = times.rows["mode"] == Mode.TRAIN
+    for stream in run.streams:
+        try:
+            samples = run.samples("processes.memory", stream=stream)
+        except UnknownNameError:
+            continue
+        at = samples.time.astype(np.int64)
+        place = np.searchsorted(times.end_ns[train], at)
+        inside = (place < int(train.sum())) & np.isfinite(samples.values)
+        if inside.sum() < 2:
+            continue
+        numbers = times.rows["step"][train][place[inside]].astype(np.int64)
+        # Of several samples during one step the last.
+        numbers, last = np.unique(numbers[::-1], return_index=True)
+        values = samples.values[inside][::-1][last] / 1e9
+        line = line_of("processes", (numbers, values), COLOURS["train"], steps=steps)
+        return Lines("Memory", Axis("training step", whole=True), Axis("GB", low=0.0), (line,)) if len(line.x) else None
+    return None
+
+
+def _happened(run: Run) -> list[Strip]:
+    evaluations = tuple(
+        Piece(
+            max(0, stretch.train_step), max(0, stretch.train_step), f"after step {max(0, stretch.train_step):,}", "info"
+        )
+        for stretch in run.stretches(Mode.EVAL)[:_PIECES]
+    )
+    seams = tuple(Piece(seam.step, seam.step, str(seam), "warning") for seam in run.seams)
+    return [Strip("evaluations", evaluations), Strip("attempts", seams)]
