@@ -47,7 +47,7 @@ from watchglass.store import open_store
 #: Most runs, findings and names of an answer, and most runs of a back-test.
 _RUNS, _FINDINGS, _NAMES, _BACKTESTED = 50, 20, 100, 20
 #: Most points of a series, and most seconds of one wait and of one evaluation.
-_POINTS, _WAIT_S, _EVALUATION_S = 200, 300.0, 600.0
+_POINTS, MOST_WAIT_S, _EVALUATION_S = 200, 300.0, 600.0
 #: Seconds between two looks at a run in a folder.
 _LOOK_S = 0.5
 
@@ -284,8 +284,8 @@ class Questions:
             timeout_s: Longest time to wait in seconds, at most 300.
         """
         listed, opened = self._open(run)
-        seen = {each.id for each in opened.journal.findings} if known is None else set(known)
-        until_s = time.monotonic() + min(max(timeout_s, 0.0), _WAIT_S)
+        seen = set(self.known_findings(run) if known is None else known)
+        until_s = time.monotonic() + min(max(timeout_s, 0.0), MOST_WAIT_S)
         look_s = max(_LOOK_S, opened.store.policy.intervals(len(opened.workers)).poll_s)
         while True:
             new = [each for each in opened.journal.findings if each.id not in seen]
@@ -300,6 +300,10 @@ class Questions:
                 return NewsAnswer(identifier_of(listed.name), state, steps, found, ended)
             self.sleep(min(look_s, left_s))
             opened.refresh()
+
+    def known_findings(self, run: str) -> list[str]:
+        """The identifiers of the findings that a run has now."""
+        return [each.id for each in self._open(run)[1].journal.findings]
 
     # Actions
 

@@ -251,7 +251,12 @@ class TensorBoardExport:
             end_ns = ends["end_ns"][np.searchsorted(ends["global_step"], np.array([own], np.uint64))]
             wall_s = float(wall_times(tables.headers[:1], end_ns).astype(np.int64)[0] / 1e9)
             step = max(each.train_step, 0)
-            self._begin(key, attempt, step, wall_s)
+            begin = step
+            if self._done.get(key, (attempt, 0))[0] < attempt:
+                # The earlier attempt may have evaluated steps that this one has repeated without an evaluation.
+                rows = worker.columns
+                begin = min([step, *rows["step"][(rows["attempt"] == attempt) & (rows["mode"] == int(Mode.TRAIN))]])
+            self._begin(key, attempt, int(begin), wall_s)
             of_training = [(f"training data/{name}", value) for name, value in each.training_means.items()]
             self._folder(key).add(step, wall_s, [*each.means.items(), *of_training])
             self._done[key] = (attempt, own)

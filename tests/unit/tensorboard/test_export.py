@@ -166,14 +166,14 @@ def test_steps_that_a_resumed_attempt_repeats_replace_the_earlier_ones(
         with RunBuilder(run_path, resumed={"start_step": 6, "source": "optimizer"}) as second:
             for n in range(6, 12):
                 second.step({"scalars": {"loss": 100.0 + n}})
-                if n == 9:
+                if n == 10:
                     second.step(Step({"loss": 950.0}, mode=Mode.EVAL))
             second.leave()
         run.refresh()
         made.write_new(ended=True)
     expected = {n: float(n) if n < 6 else 100.0 + n for n in range(12)}
     assert scalars(out / "run" / "train", "loss") == expected
-    assert scalars(out / "run" / "eval", "loss") == {4: 54.0, 9: 950.0}
+    assert scalars(out / "run" / "eval", "loss") == {4: 54.0, 10: 950.0}
     assert "attempt 1 continues at step 6" in texts(out / "run" / "watchglass", "watchglass/settings")[-1]
     starts = [each.step for each in events(out / "run" / "train") if each.HasField("session_log")]
     assert starts == [0, 6]
