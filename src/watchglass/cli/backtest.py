@@ -22,7 +22,7 @@ from watchglass import evaluate, view
 from watchglass.cli.declaring import argument, option
 from watchglass.cli.evaluator_options import Calibration, RuleTimeout
 from watchglass.cli.failure import CLEAN, COULD_NOT, INTERRUPTED, print_note, print_warning
-from watchglass.cli.shared_options import check_choice
+from watchglass.cli.shared_options import AsJson, check_choice, format_of
 from watchglass.cli.sweep_option import parse_sweeps
 from watchglass.cli.terminal import stderr_console
 from watchglass.config import CALIBRATIONS, RuleSpec, local_path, scheme_of
@@ -82,6 +82,7 @@ def backtest(
     tolerance: Tolerance = 0,
     calibration: Calibration = "default",
     output: OutputFormat = "text",
+    as_json: AsJson = False,
     rule_timeout: RuleTimeout = 30.0,
 ) -> int:
     """Show where a rule would have fired on stored runs.
@@ -91,7 +92,7 @@ def backtest(
     or 2 if a run could not be read or the rule failed; the other results are shown nevertheless.
     """
     check_choice("--severity", severity, tuple(each.value for each in Severity))
-    check_choice("--format", output, ("text", "json", "csv"))
+    output = format_of(output, as_json, ("text", "json", "csv"))
     check_choice("--calibration", calibration, CALIBRATIONS)
     from watchglass.rules import build_rule
 

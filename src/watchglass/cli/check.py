@@ -14,6 +14,7 @@ from watchglass.cli.declaring import option
 from watchglass.cli.evaluator_options import Calibration, Causes, Rules, RuleTimeout, evaluator_config, explain_options
 from watchglass.cli.failure import CLEAN, COULD_NOT, FINDINGS, print_error, print_note, print_warning
 from watchglass.cli.shared_options import (
+    AsJson,
     Engine,
     FailOn,
     PricePerHour,
@@ -22,6 +23,7 @@ from watchglass.cli.shared_options import (
     Verbose,
     check_choice,
     check_engine,
+    format_of,
 )
 from watchglass.cli.terminal import print_rows, stdout_console
 from watchglass.config import EvaluatorConfig
@@ -45,6 +47,7 @@ def check(
     output_format: Annotated[
         str, option("--format FORMAT", f"Format of the output: {', '.join(view.FORMATS)}.")
     ] = "text",
+    as_json: AsJson = False,
     output: Annotated[str | None, option("--output, -o FILE", "Write to this file instead of stdout.")] = None,
     force: Annotated[bool, option("--force", "Overwrite the file of --output if it exists.")] = False,
     allow_unfinished: Annotated[
@@ -73,7 +76,7 @@ def check(
     Findings of severity info are printed and do not count.
     """
     check_choice("--fail-on", fail_on, view.FAIL_ON)
-    check_choice("--format", output_format, tuple(view.FORMATS))
+    output_format = format_of(output_format, as_json, tuple(view.FORMATS))
     check_engine(engine, ray_address)
     target = None
     if output is not None:

@@ -12,7 +12,7 @@ from watchglass import diagnose, view
 from watchglass.cli.declaring import argument, option
 from watchglass.cli.evaluator_options import Calibration, Causes, Rules, evaluator_config
 from watchglass.cli.failure import print_warning
-from watchglass.cli.shared_options import PricePerHour, check_choice, price_of
+from watchglass.cli.shared_options import AsJson, PricePerHour, format_of, price_of
 from watchglass.cli.terminal import print_rows, stdout_console
 from watchglass.errors import InvalidValueError
 from watchglass.records import Verdict
@@ -44,6 +44,7 @@ def explain(
     causes: Causes = None,
     price_per_hour: PricePerHour = None,
     output: Annotated[str, option("--format text|json", "Format of the output: for people or for programs.")] = "text",
+    as_json: AsJson = False,
     list_causes: Annotated[bool, option("--list-causes", "List all known causes; needs no RUN.")] = False,
 ) -> None:
     """Explain the diagnoses of a run, or one finding, with all evidence.
@@ -52,7 +53,7 @@ def explain(
     the sources. A finding comes with the inputs and the condition of its rule, the measured values, and the causes
     that they suggest. The findings are those of the run's evaluator; --rules or --calibration evaluates the run again.
     """
-    check_choice("--format", output, ("text", "json"))
+    output = format_of(output, as_json, ("text", "json"))
     from watchglass.rules import load_knowledge
 
     knowledge = load_knowledge(causes or ())

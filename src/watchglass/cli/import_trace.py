@@ -21,18 +21,19 @@ def import_trace(
     format: Annotated[  # noqa: A002  the name of the option
         str, option("--format text|json", "A table of the first 20, or all operators as JSON.")
     ] = "text",
+    as_json: shared_options.AsJson = False,
 ) -> None:
     """Sum up the operators and kernels of a trace that torch.profiler wrote, without a run.
 
     To see it beside the steps of a run: watchglass trace RUN --import FILE -o OUT
     """
-    shared_options.check_choice("--format", format, ("text", "json"))
+    chosen = shared_options.format_of(format, as_json, ("text", "json"))
     with working("reading the trace"):
         trace = view.read_torch_trace(file)
         rows = trace.operators()
     if trace.omitted:
         print_note(f"{count(trace.omitted, 'slice')} of {view.printable(file)} omitted: without a name, time or length")
-    if format == "json":
+    if chosen == "json":
         typer.echo(json.dumps([asdict(row) for row in rows], allow_nan=False))
         return
     titles = ("operator", "calls", "time", "share", "with its calls")

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from watchglass import view
 from watchglass.cli.declaring import argument, option
-from watchglass.cli.shared_options import check_choice
+from watchglass.cli.shared_options import AsJson, format_of
 from watchglass.cli.terminal import stdout_console
 from watchglass.errors import InvalidValueError, PluginFileError
 from watchglass.view import printable
@@ -28,7 +30,7 @@ Folder = Annotated[
 Coverage = Annotated[
     bool, option("--coverage", "List for each rule whether a real training run triggers it in the tests.")
 ]
-Format = Annotated[str, option("--format text|json", "Format of the output of --coverage.")]
+Format = Annotated[str, option("--format text|json", "Format of the output: for people or for programs.")]
 
 
 def rules(
@@ -37,6 +39,7 @@ def rules(
     folder: Folder = None,
     coverage: Coverage = False,
     output: Format = "text",
+    as_json: AsJson = False,
 ) -> None:
     """List rules and rule sets, list the rules of one set, document one rule, or write a new one.
 
@@ -49,22 +52,37 @@ def rules(
     from watchglass.rules import RULE_SETS
 
     if name == "new" or new is not None or folder is not None:
-        _write_new(name, new, folder, other_options=coverage or output != "text")
+        _write_new(name, new, folder, other_options=coverage or as_json or output != "text")
         return
-    check_choice("--format", output, ("text", "json"))
+    output = format_of(output, as_json, ("text", "json"))
     if coverage:
         if name is not None:
             raise InvalidValueError("--coverage takes no NAME; omit one of the two")
         _print_coverage(as_json=output == "json")
         return
-    if output != "text":
-        raise InvalidValueError("--format json needs --coverage")
-    if name is None:
+    if output == "json":
+        typer.echo(view.strict_json(_described(name)), nl=False)
+    elif name is None:
         _print_rules()
     elif name in RULE_SETS:
         _print_set(name)
     else:
         _print_rule(name)
+
+
+def _described(name: str | None) -> dict[str, Any]:
+    """The rules and sets, the rules of a set, or one rule in full, as JSON types."""
+    from watchglass.rules import RULE_SETS, documentation, find_rule, installed_rules, rule_names, rules_of_set
+
+    if name is not None and name not in RULE_SETS:
+        return asdict(documentation(find_rule(name)))
+    names = [*rule_names(), *installed_rules()] if name is None else rules_of_set(name)
+    found: dict[str, Any] = {"rules": [{"name": each, "summary": text} for each, text in _summaries(names)]}
+    if name is None:
+        found["sets"] = [
+            {"name": each, "help": made.help, "rules": list(made.rules)} for each, made in RULE_SETS.items()
+        ]
+    return found
 
 
 def _print_rules() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator
+from datetime import datetime, timezone
+from typing import Any
 
 from watchglass.errors import WatchglassError
 from watchglass.record import recovered_steps
@@ -18,6 +20,7 @@ from watchglass.view import (
     capture_lines,
     duration,
     failure_sentence,
+    finding_to_json,
     functions_sentence,
     loading_sentence,
     modules_sentence,
@@ -26,6 +29,7 @@ from watchglass.view import (
     phases_sentence,
     printable,
     refusal_sentence,
+    settings_of,
     untimed_sentence,
     usage_sentence,
 )
@@ -65,6 +69,51 @@ def head_of(run: Run) -> Rows:
         *(("evaluated by", who) for who in _evaluators(run)),
         ("format", f"{manifest.format[0]}.{manifest.format[1]}, written by watchglass {manifest.version}"),
     ]
+
+
+def content_json(run: Run) -> dict[str, Any]:
+    """The content of a run as JSON types, for programs."""
+    manifest, worker = run.manifest, run.worker()
+    return {
+        "run": run.location,
+        "run_id": manifest.run_id,
+        "state": state_of(run),
+        "created": datetime.fromtimestamp(manifest.created_ns / 1e9, timezone.utc).isoformat(timespec="seconds"),
+        "command": list(manifest.command),
+        "attempts": run.attempts,
+        "seams": [str(seam) for seam in run.seams],
+        "workers": run.workers,
+        "steps": {mode.name: len(worker.numbers(mode)) for mode in run.modes},
+        "settings": settings_of(run),
+        "scalars": [
+            each
+            for role in (Role.LOSS, Role.METRIC)
+            for name in run.tensor_names(role=role)
+            for each in _scalar_json(run, name)
+        ],
+        "tensors": [
+            {
+                "name": info.name, "role": info.role.value, "module": info.module, "module_type": info.module_type,
+                "shape": list(info.shape), "dtype": info.dtype,
+            }
+            for info in worker.infos().values()
+            if info.role not in (Role.LOSS, Role.METRIC)
+        ],
+        "findings": [finding_to_json(each) for each in run.journal.findings],
+        "rules": [each.to_json() for each in run.journal.statuses],
+        "machine": [usage_sentence(usage) for usage in usage_of(run)],
+        "problems": [str(problem) for problem in run.problems],
+    }  # fmt: skip
+
+
+def _scalar_json(run: Run, name: str) -> Iterator[dict[str, Any]]:
+    for mode in run.modes:
+        steps, values = run.scalars(name, mode)
+        if len(steps):
+            yield {
+                "name": name, "mode": mode.name, "count": len(steps), "first": float(values[0]),
+                "last": float(values[-1]), "last_step": int(steps[-1]),
+            }  # fmt: skip
 
 
 def sections_of(run: Run, path: str, *, every: bool) -> Iterator[Section]:

@@ -27,6 +27,7 @@ Force = Annotated[
 ActionsFile = Annotated[
     str | None, option("--config FILE", "File with [[actions]] tables. [default: the nearest watchglass.toml]")
 ]
+AsJson = Annotated[bool, option("--json", "Print JSON for programs, as --format json does.")]
 FailOn = Annotated[str, option("--fail-on warning|error|never", "Lowest severity that gives exit status 1.")]
 PricePerHour = Annotated[
     str | None,
@@ -36,6 +37,18 @@ PricePerHour = Annotated[
         "[default: $WATCHGLASS_PRICE_PER_HOUR]",
     ),
 ]
+
+
+def format_of(given: str, as_json: bool, formats: tuple[str, ...]) -> str:
+    """The format of the output: ``"json"`` with ``--json``, else the value of ``--format``.
+
+    Raises:
+        InvalidValueError: Another format; or both options, which contradict each other.
+    """
+    check_choice("--format", given, formats)
+    if as_json and given not in ("text", "json"):
+        raise InvalidValueError(f"use either --json or --format {given}, not both")
+    return "json" if as_json else given
 
 
 def price_of(given: str | None) -> float | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
 from watchglass import view
 from watchglass.cli.declaring import option
 from watchglass.cli.failure import print_warning
@@ -29,13 +31,14 @@ def show(
     run: RunPath,
     tensors: Annotated[bool, option("--tensors", "List every tensor.")] = False,
     every: Annotated[bool, option("--all", "Of a folder, list every run, not only the newest 50.")] = False,
+    as_json: Annotated[bool, option("--json", "Print JSON for programs; a run with all its tensors.")] = False,
 ) -> None:
     """Show the content of a run: attempts, workers, steps, tensors, last values, findings of the rules.
 
     For a folder of runs: list the newest runs.
     """
     from watchglass.cli.recovery import mention_unrecovered, recover
-    from watchglass.cli.run_contents import head_of, sections_of
+    from watchglass.cli.run_contents import content_json, head_of, sections_of
     from watchglass.run import Runs, open_run, open_runs
 
     console = stdout_console()
@@ -53,8 +56,15 @@ def show(
             raise error from None
         if [each.location for each in found.listed] == [run]:
             raise error  # a run whose manifest is damaged
+        if as_json:
+            document = {"location": run, "count": len(found), "runs": [_run_json(row) for row in rows]}
+            typer.echo(view.strict_json(document), nl=False)
+            return
         _print_runs(console, f"{run}: {count(len(found), 'run')}", rows, _differences(rows))
         _print_others(console, run, found.listed[: len(found) - len(listed)])
+        return
+    if as_json:
+        typer.echo(view.strict_json(content_json(opened)), nl=False)
         return
     print_table(console, run, head_of(opened), labels="dim")
     for section in sections_of(opened, run, every=tensors):
@@ -63,6 +73,14 @@ def show(
     mention_unrecovered(run, opened)
     for problem in opened.problems:
         print_warning(str(problem))
+
+
+def _run_json(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of the table of runs as JSON types."""
+    from watchglass.run import open_run
+
+    settings = {} if row["problem"] else view.settings_of(open_run(row["location"]))
+    return {**row, "created": row["created"].isoformat() if row["created"] else None, "settings": settings}
 
 
 def _print_others(console: Console, folder: str, runs: list[ListedRun]) -> None:

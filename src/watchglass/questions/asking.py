@@ -203,11 +203,9 @@ class Questions:
             other: Another one.
         """
         (listed, opened), (second, another) = self._open(run), self._open(other)
-        mine, others = dict(_settings(opened)), dict(_settings(another))
+        mine, others = view.settings_of(opened), view.settings_of(another)
         settings = [
-            DifferenceAnswer(name, mine.get(name, ""), others.get(name, ""))
-            for name in dict.fromkeys([*mine, *others])
-            if mine.get(name) != others.get(name)
+            DifferenceAnswer(name, mine.get(name, ""), others.get(name, "")) for name in view.differing([mine, others])
         ]
         values, theirs = last_values(opened), last_values(another)
         last = [DifferenceAnswer(name, values[name], theirs[name]) for name in values if name in theirs]
@@ -436,10 +434,6 @@ def _finding_answer(finding: Finding) -> FindingAnswer:
 
 def _worst(findings: Iterable[Finding]) -> Sequence[Finding]:
     return sorted(findings, key=lambda each: (-each.severity.rank, each.step))[:_FINDINGS]
-
-
-def _settings(run: Run) -> list[tuple[str, str]]:
-    return [("command", " ".join(run.manifest.command)), *view.setting_rows(run)]
 
 
 def _being_judged(run: Run) -> bool:

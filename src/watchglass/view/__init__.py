@@ -69,6 +69,7 @@ if TYPE_CHECKING:
         page_style as page_style,
     )
     from watchglass.view.json_format import (
+        finding_to_json as finding_to_json,
         json_document as json_document,
         json_schema as json_schema,
         strict_json as strict_json,

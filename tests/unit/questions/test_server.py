@@ -133,7 +133,7 @@ def test_two_runs_are_compared(tmp_path: Path) -> None:
         )  # fmt: skip
     answer, _ = ask(tmp_path / "runs", "compare_runs", run="a", other="b")
     assert (answer["first_different_step"], answer["first_different"]) == (3, "fc1.weight l2")
-    assert answer["settings"] == [{"name": "Optimizer", "run": "SGD: lr 0.1", "other": "SGD: lr 0.5"}]
+    assert answer["settings"] == [{"name": "lr", "run": "0.1", "other": "0.5"}]
     same, _ = ask(tmp_path / "runs", "compare_runs", run="a", other="a")
     assert (same["first_different_step"], same["settings"]) == (None, [])
 

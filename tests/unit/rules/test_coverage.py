@@ -30,5 +30,3 @@ def test_every_rule_is_listed_with_its_coverage(capsys: pytest.CaptureFixture[st
 def test_coverage_is_about_all_rules(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rules", "DeadRelu", "--coverage"]) == 2
     assert "--coverage takes no NAME" in capsys.readouterr().err
-    assert main(["rules", "--format", "json"]) == 2
-    assert "--format json needs --coverage" in capsys.readouterr().err
