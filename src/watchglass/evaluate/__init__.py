@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from watchglass.evaluate.engine.rule_status import Met as Met, PartialEvaluation as PartialEvaluation
     from watchglass.evaluate.engine.windowing import Cutting as Cutting
     from watchglass.evaluate.follower import Follower as Follower
+    from watchglass.evaluate.judged_runs import judge_run as judge_run
     from watchglass.evaluate.live.following import (
         OUT_OF_TIME as OUT_OF_TIME,
         Followed as Followed,

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from watchglass.lazy_imports import named
 from watchglass.records.facts.calls import BypassedUpdates
 from watchglass.records.failure import Failure
 from watchglass.records.findings import Finding, RuleStatus, Severity
@@ -241,3 +242,11 @@ class Verdict:
     unjudged: str = ""
     attempt: int = 0
     examined: ExaminedSteps | None = None
+
+    def __str__(self) -> str:
+        """The text of ``watchglass check``."""
+        return str(named("watchglass.view:verdict_text")(self))
+
+    def _repr_html_(self) -> str:
+        """The same with all causes, their evidence and the findings, for a notebook."""
+        return str(named("watchglass.view:verdict_html")(self))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from watchglass.config import suggest
 from watchglass.errors import UnknownNameError
 from watchglass.lazy_imports import named
-from watchglass.records import DeclaredFact, Fact, Mode, ModelSummary, Role, count, judged, read_facts
+from watchglass.records import DeclaredFact, Fact, Mode, ModelSummary, Role, Verdict, count, judged, read_facts
 from watchglass.run.ending import state_of
 from watchglass.run.loader_workers import LoaderWorkers, loader_workers_of
 from watchglass.run.markup import page
@@ -489,6 +489,18 @@ class Run(RunRecords):
         """
         found = self.worker(worker)
         return read_facts(found.facts(kind.KIND), kind) if isinstance(kind, type) else found.facts(kind)
+
+    def verdict(self) -> Verdict:
+        """The verdict on the run: diagnoses with causes and their evidence, findings, statuses of rules, metrics.
+
+        It is that of the run's evaluator, if that has evaluated all of the run, else of the default rules, evaluated
+        now; nothing is written. Printed it is the text of ``watchglass check``; a notebook shows all evidence.
+
+        Raises:
+            WatchglassError: The run cannot be read any more.
+        """
+        found: Verdict = named("watchglass.evaluate:judge_run")(self)
+        return found
 
     @property
     def plot(self) -> Any:

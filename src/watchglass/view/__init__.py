@@ -67,6 +67,7 @@ if TYPE_CHECKING:
         block_html as block_html,
         blocks_html as blocks_html,
         page_style as page_style,
+        verdict_html as verdict_html,
     )
     from watchglass.view.json_format import (
         finding_to_json as finding_to_json,

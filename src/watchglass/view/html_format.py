@@ -12,9 +12,11 @@ from collections.abc import Iterable, Sequence
 from functools import cache, singledispatch
 from pathlib import Path
 
+from watchglass.records import Verdict
 from watchglass.view.blocks import Block, Disclosure, Figure, Gallery, Items, Pairs, Section, Text, TextTable
 from watchglass.view.pictures import picture_html
 from watchglass.view.pictures.table_html import inline_html, table_html
+from watchglass.view.sections import verdict_blocks
 from watchglass.view.text import escaped, size
 
 #: A sign of each severity beside its colour; "" means no finding.
@@ -38,6 +40,15 @@ def page_html(title: str, blocks: Iterable[Block]) -> str:
         assert found, mark
         made = head + text + tail
     return made.replace("<!--SIZE-->", size(len(made.encode())), 1)
+
+
+def verdict_html(verdict: Verdict) -> str:
+    """A verdict as an element of a notebook, whose own texts keep their style."""
+    style = page_style().replace(":root", ":scope").replace("body {", ":scope {")
+    return (
+        f"<style>@scope (.watchglass-verdict) {{ {style} }}</style>"
+        f'<div class="watchglass-verdict">{blocks_html(verdict_blocks(verdict))}</div>'
+    )
 
 
 def page_style() -> str:

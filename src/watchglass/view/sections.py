@@ -49,8 +49,16 @@ def summary_block(run: Run, verdict: Verdict, *, live: bool = False) -> Section:
         verdict: Its verdict.
         live: Whether the run goes on while the page is read, see :func:`live_tone`.
     """
-    severity = live_tone(verdict) if live else tone(verdict)
-    seams = (str(seam) for seam in run.seams)
+    return _summary(verdict, live_tone(verdict) if live else tone(verdict), [str(seam) for seam in run.seams])
+
+
+def verdict_blocks(verdict: Verdict) -> list[Block]:
+    """A verdict on its own: its summary, diagnoses and findings."""
+    found = [Disclosure(count(len(verdict.findings), "finding"), finding_blocks(verdict.findings))]
+    return [_summary(verdict, tone(verdict)), *diagnosis_blocks(verdict), *(found if verdict.findings else [])]
+
+
+def _summary(verdict: Verdict, severity: str, seams: Sequence[str] = ()) -> Section:
     lines = (*(text for _, text in failure_lines(verdict)), *closing(verdict, reasons=False), *seams)
     silent = [Disclosure(words, (Items(reasons),)) for words, reasons in silent_rules(verdict).items()]
     blocks = (Text(verdict.run, "path"), Items((*lines, *silent)))
