@@ -70,6 +70,8 @@ COMMANDS: tuple[tuple[str, set[int], str], ...] = (
     ("watchglass report --profiler runs/one -o profiler.json", {0}, ""),
     ("watchglass show runs/one", {0}, ""),
     ("watchglass show runs", {0}, ""),
+    ("watchglass show --json runs/one", {0}, ""),
+    ("watchglass top runs/one", {0}, ""),
     ("watchglass follow runs/one", {0, 1, 2}, ""),
     ("watchglass trace runs/one -o trace.json.gz", {0}, ""),
     ("watchglass export runs/one -o exported", {0}, ""),
@@ -85,6 +87,9 @@ COMMANDS: tuple[tuple[str, set[int], str], ...] = (
     ("watchglass rm runs/one --yes", {0}, ""),
     ("watchglass check s3://bucket/run", {2}, "pip install 'watchglass[object-store]'"),
     ("watchglass follow --metrics-port 9000 runs", {2}, "pip install 'watchglass[metrics]'"),
+    ("watchglass mcp runs", {2}, "pip install 'watchglass[mcp]'"),
+    ("watchglass export runs/digits --to tensorboard -o tb", {2}, "pip install 'watchglass[tensorboard]'"),
+    ("watchglass run --tensorboard tb train.py", {2}, "pip install 'watchglass[tensorboard]'"),
 )
 #: A line that must not come, unless it is a finding, which ends with the name of its rule.
 _BAD = re.compile(

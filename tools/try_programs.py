@@ -37,6 +37,7 @@ PROGRAMS = (
     "benchmarks/rules.py --quick",
     "benchmarks/fleet.py --quick",
     "benchmarks/dashboard.py --quick",
+    "benchmarks/event_files.py --quick",
     "benchmarks/slow_zoo/slow_zoo.py --folder FOLDER/slow_zoo",
     "tools/rule_pages.py --help",
     "examples/digits/train.py --epochs 1",
