@@ -27,7 +27,17 @@ FOREIGN_VARIABLES = (
 )  # fmt: skip
 
 #: Packages whose import puts finders on ``sys.meta_path``.
-FOREIGN_FINDERS = ("six", "botocore", "_distutils_hack", "setuptools", "_pytest", "torch", "__editable__", "hypothesis")
+FOREIGN_FINDERS = (
+    "six",
+    "botocore",
+    "_distutils_hack",
+    "setuptools",
+    "_pytest",
+    "torch",
+    "__editable__",
+    "hypothesis",
+    "absl",
+)
 
 #: Processes and threads that third parties keep for the life of the interpreter, and the servers of one test session.
 FOREIGN_PROCESSES = (

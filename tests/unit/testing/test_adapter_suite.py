@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 from watchglass import Hook, Mode, Role, TrainingStopped
+from watchglass.capture import Modules
+from watchglass.capture.module_places import ParameterPlace, Place
 from watchglass.records import DeclaredFact, facts
 from watchglass.testing import AdapterCase, AdapterSuite
 
@@ -66,7 +68,7 @@ class Good(AdapterCase):
 
     def __init__(self) -> None:
         super().__init__()
-        self.trainer = Trainer()
+        self.trainer = self.model = Trainer()
 
     def attach(self, hook: Hook) -> None:
         self.adapter(hook, self.trainer)
@@ -248,6 +250,56 @@ def test_the_suite_fails_for_an_adapter_that_is_broken(tmp_path: Path, adapter: 
     KeepsTheHook.kept.clear()
 
 
+class ObservesForEver(Modules):
+    """Knows the modules of the toy, and cannot undo what it observes."""
+
+    def is_model(self, value: object) -> bool:
+        return isinstance(value, Trainer)
+
+    def modules(self, model: Trainer) -> Iterable[tuple[Any, Place]]:
+        return [(model, Place("", "Trainer", 0))]
+
+    def parameters(self, model: Trainer) -> Iterable[tuple[Any, ParameterPlace]]:
+        return []
+
+    def observe(
+        self, model: Trainer, entered: Callable[[Any, Any], None], returned: Callable[[Any, Any, Any], None]
+    ) -> Callable[[], None]:
+        model.listeners.append(Calls(entered, returned))
+        return lambda: None
+
+
+class Calls:
+    def __init__(self, entered: Callable[[Any, Any], None], returned: Callable[[Any, Any, Any], None]) -> None:
+        self.entered, self.returned = entered, returned
+
+    def before(self, trainer: Trainer) -> None:
+        self.entered(trainer, ())
+
+    def after(self, trainer: Trainer, loss: float, gradient: NDArray[np.float64]) -> None:
+        self.returned(trainer, (), loss)
+
+
+class ObservesTheUpdate(ObservesForEver):
+    """Undoes it, but reports calls of something that is no module of the model."""
+
+    def observe(
+        self, model: Trainer, entered: Callable[[Any, Any], None], returned: Callable[[Any, Any, Any], None]
+    ) -> Callable[[], None]:
+        listener = Calls(lambda module, arguments: entered(model.update, arguments), lambda *given: None)
+        model.listeners.append(listener)
+        return lambda: model.listeners.remove(listener)
+
+
+@pytest.mark.parametrize("modules", [ObservesForEver, ObservesTheUpdate])
+def test_the_suite_fails_for_modules_that_are_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, modules: type[Modules]
+) -> None:
+    monkeypatch.setattr("watchglass.testing.adapter_suite.modules_of", lambda model: modules())
+    with pytest.raises(AssertionError):
+        suite_of(Adapter).test_calls_of_modules_are_observed(tmp_path)
+
+
 def test_every_check_has_an_adapter_that_breaks_it() -> None:
     checks = {name for name in vars(AdapterSuite) if name.startswith("test_")}
-    assert checks == set(BROKEN.values())
+    assert checks == {*BROKEN.values(), "test_calls_of_modules_are_observed"}
