@@ -26,6 +26,7 @@ from watchglass.view import (
     modules_sentence,
     number,
     operators_sentence,
+    origin_rows,
     phases_sentence,
     printable,
     refusal_sentence,
@@ -52,6 +53,7 @@ def head_of(run: Run) -> Rows:
     begun = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(manifest.created_ns / 1e9))
     return [
         ("command", " ".join(manifest.command)),
+        *((label.lower(), text) for label, text in origin_rows(run)),
         ("run", manifest.run_id),
         ("begun", f"{begun}, {duration(seconds)} recorded"),
         ("state", _state(run)),

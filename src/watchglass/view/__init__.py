@@ -114,6 +114,7 @@ if TYPE_CHECKING:
     )
     from watchglass.view.settings import (
         differing as differing,
+        origin_rows as origin_rows,
         setting_rows as setting_rows,
         settings_of as settings_of,
     )

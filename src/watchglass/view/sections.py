@@ -23,7 +23,7 @@ from watchglass.view.blocks import (
 from watchglass.view.capture_cost import capture_lines
 from watchglass.view.failure import failure_lines
 from watchglass.view.pictures import Lines
-from watchglass.view.settings import setting_rows
+from watchglass.view.settings import packages_of, setting_rows
 from watchglass.view.text import duration, number, percent
 from watchglass.view.time_figures import duration_rows, usage_rows
 from watchglass.view.time_tables import code_tables
@@ -127,7 +127,10 @@ def scalar_blocks(small: Sequence[Lines], more: int) -> list[Block]:
 
 def setting_blocks(run: Run) -> list[Block]:
     """Command and settings of the run."""
-    return [TextTable((), [("Command", Span(" ".join(run.manifest.command), "code")), *setting_rows(run)])]
+    table = TextTable((), [("Command", Span(" ".join(run.manifest.command), "code")), *setting_rows(run)])
+    packages = packages_of(run)
+    listed = Disclosure(count(len(packages), "package"), [TextTable(("package", "release"), packages)])
+    return [table, *([listed] if packages else [])]
 
 
 def finding_blocks(found: Sequence[Finding]) -> list[Block]:

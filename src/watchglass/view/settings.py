@@ -14,17 +14,13 @@ if TYPE_CHECKING:
 _Kind = TypeVar("_Kind", bound=DeclaredFact)
 #: Most facts of a kind, and most parameter groups of an optimizer, that are shown.
 _MOST = 8
+#: Packages that a line names.
+_NAMED = 6
 
 
 def setting_rows(run: Run) -> Iterator[tuple[str, str]]:
     """The rows of the report's table of settings: names and texts, in plain text."""
-    for event in run.worker().lifecycle:
-        versions = event.get("versions")
-        if event.get("event") == "joined" and isinstance(versions, Mapping):
-            yield "Software", ", ".join(f"{name} {version}" for name, version in versions.items())
-            if event.get("host"):
-                yield "Machine", str(event["host"])
-            break
+    yield from origin_rows(run)
     for model in _different(run, facts.ModelDescription):
         yield "Model", _whose(model.model) + _model(model)
     for optimizer in _different(run, facts.OptimizerSettings):
@@ -36,6 +32,31 @@ def setting_rows(run: Run) -> Iterator[tuple[str, str]]:
         yield "Data loader", _pairs(loader.to_data())
     for planned in _different(run, facts.PlannedSteps):
         yield "Planned steps", _pairs(planned.to_data())
+
+
+def origin_rows(run: Run) -> Iterator[tuple[str, str]]:
+    """Where the code of a run comes from and where it ran: commit, releases, host; as far as it was recorded."""
+    joined = _joined(run)
+    git = joined.get("git")
+    if isinstance(git, Mapping) and git.get("commit"):
+        branch = f", branch {git['branch']}" if git.get("branch") else ""
+        yield "Git commit", f"{git['commit']}{branch}; files may have been changed since"
+    packages = packages_of(run)
+    if packages:
+        named = ", ".join(f"{name} {version}" for name, version in packages[:_NAMED])
+        yield "Software", named + (f", and {len(packages) - _NAMED} more packages" if len(packages) > _NAMED else "")
+    if joined.get("host"):
+        yield "Host", str(joined["host"])
+
+
+def packages_of(run: Run) -> list[tuple[str, str]]:
+    """Names and releases of Python and of the packages that the first worker had loaded."""
+    versions = _joined(run).get("versions")
+    return [(str(name), str(each)) for name, each in versions.items()] if isinstance(versions, Mapping) else []
+
+
+def _joined(run: Run) -> Mapping[str, Any]:
+    return next((each for each in run.worker().lifecycle if each.get("event") == "joined"), {})
 
 
 def settings_of(run: Run) -> dict[str, str]:
@@ -57,8 +78,9 @@ def settings_of(run: Run) -> dict[str, str]:
         found |= {f"loader.{name}": text for name, text in _values(loader.to_data()) if name != "loader"}
     for planned in _different(run, facts.PlannedSteps)[:1]:
         found |= {f"planned.{name}": text for name, text in _values(planned.to_data())}
-    versions: Any = next((each["versions"] for each in run.worker().lifecycle if "versions" in each), {})
-    return found | ({name: str(text) for name, text in versions.items()} if isinstance(versions, Mapping) else {})
+    git = _joined(run).get("git")
+    found |= {"git commit": str(git["commit"])[:12]} if isinstance(git, Mapping) and git.get("commit") else {}
+    return found | dict(packages_of(run))
 
 
 def differing(settings: Sequence[Mapping[str, str]]) -> list[str]:

@@ -92,7 +92,8 @@ def test_settings_say_whose_they_are(run_path: Path) -> None:
         {"type": "SGD", "groups": [{"lr": 0.5}], "model": 0}, {"type": "Adam", "groups": [{"lr": 0.25}], "model": 1},
     ]  # fmt: skip
     build_run(run_path, [Step({"loss": 1.0}, facts={"optimizer": data}) for data in facts])
-    assert [text for _, text in setting_rows(open_run(str(run_path)))] == [
+    rows = setting_rows(open_run(str(run_path)))
+    assert [text for name, text in rows if name == "Optimizer"] == [
         "model, SGD: lr 0.5", "model_2, Adam: lr 0.25",
     ]  # fmt: skip
 

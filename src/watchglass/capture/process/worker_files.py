@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from watchglass.capture.limits import DEFAULT_LIMITS, CaptureLimits
+from watchglass.capture.process.provenance import checked_out, versions
 from watchglass.config import SessionConfig, absolute, environment
 from watchglass.control import Mailbox, open_mailbox
 from watchglass.errors import MissingFileError, NotARunError, RunExistsError, StoreError, WatchglassError
@@ -49,10 +50,6 @@ from watchglass.store import (
 _log = logging.getLogger("watchglass")
 
 _MOST_TRIES = 64
-#: Packages whose releases are recorded.
-_PACKAGES = (
-    "torch", "numpy", "lightning", "pytorch_lightning", "transformers", "accelerate", "deepspeed", "timm", "xgboost",
-)  # fmt: skip
 _MOST_FLUSHES = 10_000_000
 #: Share of the flush interval of an object store that passes even before an urgent flush.
 _URGENT_SHARE = 0.2
@@ -142,7 +139,8 @@ class WorkerOpening:
         )  # fmt: skip
         joined = {
             "event": "joined", "worker": worker, "reason": "first training step", "time_ns": time.monotonic_ns(),
-            "versions": _versions(), "alone": rank is None, "age_ns": self._age_ns(place.claim),
+            "versions": versions(everything=not rank), "git": checked_out(os.path.dirname((sys.argv or [""])[0])),
+            "alone": rank is None, "age_ns": self._age_ns(place.claim),
         }  # fmt: skip
         writer.write([encode_lifecycle({**asdict(place.claim), **joined, "wall_ns": time.time_ns()})])
         _begun_in[:] = [os.getpid()]
@@ -240,16 +238,6 @@ def _attempt(store: Store, worker: str, *, alone: bool) -> int:
             is_untouched(store, attempt, worker) or (alone and _beside(store, attempt, ended=False) is not None)
         ),
     )
-
-
-def _versions() -> dict[str, str]:
-    """Releases of Python and of the packages that decide what a training run computes, as far as it has loaded them."""
-    found = {"python": platform.python_version()}
-    for name in _PACKAGES:
-        version = getattr(sys.modules.get(name), "__version__", None)
-        if version is not None:
-            found[name] = str(version)
-    return found
 
 
 def _ensure_run(store: Store) -> Manifest:
