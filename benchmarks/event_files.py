@@ -17,10 +17,10 @@ from simulated_runs import Simulated, simulate
 from watchglass import diagnose
 from watchglass.run import open_run
 from watchglass.store import LocalStore
-from watchglass.tensorboard import ExportedEvents, TensorBoardExport
+from watchglass.trackers import ExportedRun, TensorBoardExport
 
 
-def _written(run: str, folder: Path, *, histograms: bool) -> tuple[ExportedEvents, float]:
+def _written(run: str, folder: Path, *, histograms: bool) -> tuple[ExportedRun, float]:
     """What was written, and the seconds of processor time that it took."""
     opened = open_run(run)
     begun_s = time.process_time()

@@ -15,8 +15,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from watchglass.cli import main
 from watchglass.records import PHASES, Mode, ModuleKind
-from watchglass.tensorboard.export import SHOWN
 from watchglass.testing import Step, build_run
+from watchglass.trackers.step_numbers import SHOWN
 
 
 @pytest.fixture(scope="module")

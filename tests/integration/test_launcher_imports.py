@@ -52,7 +52,7 @@ def test_asking_for_one_verb_imports_no_other() -> None:
         (
             "from watchglass.cli import main; main(['--help'])",
             (
-                "numpy", "pyarrow", "psutil", "plotly", "tensorboard", "mcp", "textual", "watchglass.capture",
+                "numpy", "pyarrow", "psutil", "plotly", "tensorboard", "wandb", "mcp", "textual", "watchglass.capture",
                 "watchglass.evaluate.engine",
             ),
         ),

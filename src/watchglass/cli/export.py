@@ -30,28 +30,32 @@ def export(
             "folder of its name.",
         ),
     ],
-    to: Annotated[str, option("--to parquet|tensorboard", "Format.")] = "parquet",
+    to: Annotated[str, option("--to parquet|tensorboard|wandb", "Format.")] = "parquet",
     histograms: Annotated[
         bool, option("--histograms", "Include the histograms in Parquet, as lists. TensorBoard always gets them.")
     ] = False,
 ) -> None:
-    """Write a run as tidy Parquet tables for pandas, polars, DuckDB or Spark, or as event files of TensorBoard.
+    """Write a run as tidy Parquet tables for pandas, polars, DuckDB or Spark, or for TensorBoard or Weights & Biases.
 
-    The run does not change. An export for TensorBoard can be repeated while the run goes on: it adds what is new.
+    The run does not change, and nothing is sent anywhere.
+
+    An export for TensorBoard can be repeated while the run goes on: it adds what is new.
     """
     from watchglass.run import open_run
 
-    check_choice("--to", to, ("parquet", "tensorboard"))
-    if to == "tensorboard" and histograms:
-        raise InvalidValueError("--histograms is for --to parquet; TensorBoard always gets histograms")
-    if to == "parquet":
+    check_choice("--to", to, ("parquet", "tensorboard", "wandb"))
+    if to != "parquet" and histograms:
+        raise InvalidValueError("--histograms is for --to parquet; TensorBoard always gets histograms, wandb never")
+    if to != "tensorboard":
         view.check_export_path(output)
     with working("reading the run"):
         opened = open_run(run)
     if to == "parquet":
         _write_parquet(opened, output, histograms=histograms)
-    else:
+    elif to == "tensorboard":
         _write_events(opened, output)
+    else:
+        _write_offline(opened, output)
     for problem in opened.problems:
         print_warning(str(problem))
 
@@ -65,7 +69,7 @@ def _write_parquet(run: Run, output: str, *, histograms: bool) -> None:
 
 
 def _write_events(run: Run, output: str) -> None:
-    from watchglass.tensorboard import TensorBoardExport
+    from watchglass.trackers import TensorBoardExport
 
     with working("writing event files"), closing(TensorBoardExport(run, output, diagnose.verdict)) as export:
         export.write_new(ended=run.finished or bool(run.lost))
@@ -73,3 +77,12 @@ def _write_events(run: Run, output: str) -> None:
     parts = (count(written.steps, "step"), count(written.scalars, "scalar"), count(written.histograms, "histogram"))
     typer.echo(f"{view.printable(written.folder)}: {', '.join(parts)}")
     typer.echo(f"to look at it: tensorboard --logdir {shlex.quote(view.printable(output))}")
+
+
+def _write_offline(run: Run, output: str) -> None:
+    from watchglass.trackers import export_wandb
+
+    with working("writing an offline run"):
+        written = export_wandb(run, output, diagnose.verdict)
+    typer.echo(f"{view.printable(written.folder)}: {count(written.steps, 'step')}, {count(written.scalars, 'scalar')}")
+    typer.echo(f"to upload it: wandb sync {shlex.quote(view.printable(output))}/wandb/offline-run-*")

@@ -50,7 +50,7 @@ class ExporterConfig(ProcessConfig):
     """The configuration of the process that writes event files of TensorBoard."""
 
     title: ClassVar[str] = "the export to TensorBoard"
-    module: ClassVar[str] = "watchglass.tensorboard"
+    module: ClassVar[str] = "watchglass.trackers"
     gives: ClassVar[str] = "data for TensorBoard"
 
     settings: TensorBoardConfig  #: Where, and what.

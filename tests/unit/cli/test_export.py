@@ -23,4 +23,4 @@ def test_the_command_says_what_it_wrote_and_how_to_look_at_it(
 
 def test_what_belongs_to_parquet_is_refused(watchglass: Watchglass, healthy: Path, tmp_path: Path) -> None:
     error = watchglass("export", healthy, "--to", "tensorboard", "--histograms", "-o", tmp_path / "tb").error
-    assert error == "--histograms is for --to parquet; TensorBoard always gets histograms"
+    assert error == "--histograms is for --to parquet; TensorBoard always gets histograms, wandb never"

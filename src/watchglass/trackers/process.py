@@ -15,7 +15,7 @@ from watchglass.config import ExporterConfig
 from watchglass.errors import MissingFileError, NotARunError, RunExistsError, StoreError, WatchglassError
 from watchglass.run import Run, open_run
 from watchglass.supervise import Lifeline, begin_beside
-from watchglass.tensorboard.export import TensorBoardExport
+from watchglass.trackers.tensorboard_export import TensorBoardExport
 
 #: Writes for which the process of an earlier attempt may still hold the folder.
 _ENDING_WRITES = 10
@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> int:
     It is 0 at the end of the run, and if the reason was printed for which it cannot write.
     """
     if arguments:
-        print("usage: python -m watchglass.tensorboard, with an ExporterConfig as a line of JSON", file=sys.stderr)
+        print("usage: python -m watchglass.trackers, with an ExporterConfig as a line of JSON", file=sys.stderr)
         return 2
     begin_beside()
     parent, lifeline = os.getppid(), Lifeline(0)

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -19,22 +18,19 @@ from numpy.typing import NDArray
 from watchglass import view
 from watchglass.config import local_path, read_regular, scheme_of
 from watchglass.errors import InvalidValueError, RunExistsError, StoreError, WatchglassError, importing
-from watchglass.records import PHASES, REDUCTIONS, SCALARS, STATISTIC_FIELDS, Mode, Reduction, Role
+from watchglass.records import Mode
 from watchglass.run import last_step_ns, spans, wall_times
-from watchglass.stats import Histograms, column
-from watchglass.tables import RowLog
-from watchglass.tensorboard.buckets import buckets_of
-from watchglass.tensorboard.module_graph import module_graph
-from watchglass.tensorboard.texts import finding_texts, settings_text, verdict_text
+from watchglass.trackers.buckets import buckets_of
+from watchglass.trackers.module_graph import module_graph
+from watchglass.trackers.step_numbers import scalars_of, statistics_of
+from watchglass.trackers.texts import finding_texts, settings_text, verdict_text
 
 if TYPE_CHECKING:
     from watchglass.records import Verdict
     from watchglass.run import Run, Worker
     from watchglass.tables import WorkerTables
-    from watchglass.tensorboard.event_folder import EventFolder
+    from watchglass.trackers.event_folder import EventFolder
 
-#: Reductions of each tensor that are written as scalars.
-SHOWN = ("mean", "std", "min", "max", "l2", "zero_ratio")
 #: Rows of statistics that are read at a time.
 _ROWS = 1 << 16
 #: Histograms of a tensor that are written from its first captures, and at each doubling of their number after that.
@@ -51,7 +47,7 @@ _OfTensors: TypeAlias = tuple[list[tuple[str, float]], list[tuple[str, NDArray[n
 
 
 @dataclass(frozen=True)
-class ExportedEvents:
+class ExportedRun:
     """What an export has written since it was opened."""
 
     folder: str  #: The folder of the run.
@@ -82,7 +78,7 @@ class TensorBoardExport:
 
     def __init__(self, run: Run, folder: str, judge: Callable[[Run], Verdict], *, histograms: bool = True) -> None:
         with importing("event files are written by TensorBoard", "tensorboard"):
-            from watchglass.tensorboard.event_folder import EventFolder
+            from watchglass.trackers.event_folder import EventFolder
         if scheme_of(folder):
             raise InvalidValueError(f"TensorBoard needs a folder but got {folder!a}; write to a folder, and copy it")
         self._run, self._judge, self._histograms = run, judge, histograms
@@ -137,10 +133,10 @@ class TensorBoardExport:
         view.write_whole(self.path / _STATE, json.dumps(content).encode())
 
     @property
-    def written(self) -> ExportedEvents:
+    def written(self) -> ExportedRun:
         """What was written so far."""
         folders = self._folders.values()
-        return ExportedEvents(
+        return ExportedRun(
             str(self.path), sum(each.scalars for each in folders), sum(each.histograms for each in folders), self._steps
         )
 
@@ -196,39 +192,23 @@ class TensorBoardExport:
         for first, stop in spans(part["own"], np.maximum(ends["captures"], 1), _ROWS):
             low, high = np.searchsorted(part["own"], [first, stop]).tolist()
             own = part["own"][low:high]
-            scalars, histograms = _scalars(tables, own), self._statistics(tables, own, key)
+            scalars, histograms = scalars_of(tables, own), self._of_tensors(tables, own, key)
             for at, step in enumerate(part["step"][low:high].tolist()):
                 of_tensors, buckets = histograms.get(at, ((), ()))
                 folder.add(step, float(wall[low + at]), [*scalars[at], *of_tensors], buckets)
 
-    def _statistics(self, tables: WorkerTables, own: NDArray[np.uint64], key: str) -> dict[int, _OfTensors]:
-        """Scalars and histograms of the tensors at some steps, by place of the step."""
-        batch = tables.statistics.read(
-            global_steps=(int(own[0]), int(own[-1]) + 1), fields=STATISTIC_FIELDS, histograms=self._histograms
-        )
-        place = np.searchsorted(own, batch.global_step)
-        known = own[np.minimum(place, len(own) - 1)] == batch.global_step
-        batch, place = batch.take(known), place[known]
-        if not len(batch):
-            return {}
-        ids, which = np.unique(batch.tensor_id, return_inverse=True)
-        names = [_tag(tables, int(each)) for each in ids]
-        tags = [[f"{name}/{each}" for each in SHOWN] for name in names]
-        values = np.stack([column(batch.values, each) for each in SHOWN], axis=1).tolist()
-        bad = column(batch.values, "nonfinite").tolist()
-        found: dict[int, _OfTensors] = {at: ([], []) for at in np.unique(place).tolist()}
-        for row, (at, tensor) in enumerate(zip(place.tolist(), which.tolist(), strict=True)):
-            found[at][0].extend(zip(tags[tensor], values[row], strict=True))
-            if bad[row]:
-                found[at][0].append((f"{names[tensor]}/nonfinite", bad[row]))
-        histograms = batch.histograms if batch.histograms is not None else Histograms.none(len(batch))
-        for row in np.flatnonzero(histograms.seen > 0).tolist():
-            name = names[which[row]]
-            number = self._captures[key, name]
-            self._captures[key, name] += 1
-            buckets = buckets_of(histograms, row, batch.values[row]) if _is_shown(number) else None
-            if buckets is not None:
-                found[int(place[row])][1].append((name, buckets))
+    def _of_tensors(self, tables: WorkerTables, own: NDArray[np.uint64], key: str) -> dict[int, _OfTensors]:
+        """Scalars and buckets of the tensors at some steps, by place of the step."""
+        found: dict[int, _OfTensors] = {}
+        for at, of_step in statistics_of(tables, own, histograms=self._histograms).items():
+            shown = []
+            for name, histograms, row, values in of_step.histograms:
+                number = self._captures[key, name]
+                self._captures[key, name] += 1
+                buckets = buckets_of(histograms, row, values) if _is_shown(number) else None
+                if buckets is not None:
+                    shown.append((name, buckets))
+            found[at] = of_step.scalars, shown
         return found
 
     # Evaluations
@@ -295,58 +275,6 @@ class TensorBoardExport:
         if key not in self._folders:
             self._folders[key] = self._open(self.path / key)
         return self._folders[key]
-
-
-def _scalars(tables: WorkerTables, own: NDArray[np.uint64]) -> list[list[tuple[str, float]]]:
-    """The scalars, exact reductions and phases of each of some steps, which ascend."""
-    places, tags, values = [np.empty(0, np.intp)], [np.empty(0, object)], [np.empty(0)]
-    for kind, named in ((SCALARS, _of_scalars), (REDUCTIONS, _of_reductions)):
-        rows, place = _among(tables.log(kind), kind.unique, own)
-        places.append(place)
-        tags.append(named(tables, rows))
-        values.append(rows["value"].astype(np.float64))
-    rows, place = _among(tables.log(PHASES), PHASES.unique, own)
-    for field in PHASES.own:
-        places.append(place)
-        tags.append(np.full(len(rows), f"phases/{field.name}", object))
-        values.append(rows[field.name].astype(np.float64))
-    order = np.argsort(np.concatenate(places), kind="stable")
-    begins = np.searchsorted(np.concatenate(places)[order], np.arange(len(own) + 1)).tolist()
-    pairs = list(zip(np.concatenate(tags)[order].tolist(), np.concatenate(values)[order].tolist(), strict=True))
-    return [pairs[begin:end] for begin, end in pairwise(begins)]
-
-
-def _among(
-    log: RowLog, unique: tuple[str, ...] | None, own: NDArray[np.uint64]
-) -> tuple[NDArray[Any], NDArray[np.intp]]:
-    """The rows of these steps, each once, and the place of the step of each."""
-    rows = log.without(int(own[0])).rows
-    rows = RowLog(rows.dtype, log.key).and_then(rows[rows[log.key] <= own[-1]]).unique(unique)
-    place = np.searchsorted(own, rows[log.key])
-    known = own[np.minimum(place, len(own) - 1)] == rows[log.key]
-    return rows[known], place[known]
-
-
-def _of_scalars(tables: WorkerTables, rows: NDArray[Any]) -> NDArray[Any]:
-    ids, which = np.unique(rows["tensor_id"], return_inverse=True)
-    names = [info.name if (info := tables.catalog.get(int(each))) is not None else str(each) for each in ids]
-    return np.array(names, object)[which]
-
-
-def _of_reductions(tables: WorkerTables, rows: NDArray[Any]) -> NDArray[Any]:
-    words = {int(each): each.name.lower() for each in Reduction}
-    names = {int(each): _tag(tables, int(each)) for each in np.unique(rows["tensor_id"])}
-    pairs = zip(rows["tensor_id"].tolist(), rows["reduction"].tolist(), strict=True)
-    return np.array([f"{names[tensor]}/{words.get(which, which)}" for tensor, which in pairs], object)
-
-
-def _tag(tables: WorkerTables, tensor_id: int) -> str:
-    """Its name behind its role: TensorBoard groups by the first part of a tag."""
-    info = tables.catalog.get(tensor_id)
-    if info is None:
-        return str(tensor_id)
-    role = info.role.value
-    return info.name if info.role is Role.CUSTOM or info.name.startswith(f"{role}/") else f"{role}/{info.name}"
 
 
 def _is_shown(number: int) -> bool:

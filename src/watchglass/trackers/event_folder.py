@@ -22,7 +22,7 @@ from tensorboard.plugins.histogram import metadata as histogram_plugin
 from tensorboard.plugins.text import metadata as text_plugin
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from watchglass.tensorboard.module_graph import Node
+from watchglass.trackers.module_graph import Node
 
 #: Events that may wait for the thread of the writer.
 _QUEUE = 1000

@@ -21,13 +21,13 @@ from watchglass import diagnose
 from watchglass.errors import InvalidValueError, MissingExtraError, RunExistsError
 from watchglass.records import Mode, ModuleKind, Reduction, RuleStatus, Status
 from watchglass.run import Run, open_run
-from watchglass.tensorboard import ExportedEvents, TensorBoardExport
 from watchglass.testing import RunBuilder, Step, build_run
+from watchglass.trackers import ExportedRun, TensorBoardExport
 
 MODULES = {"net.fc1": ModuleKind.LINEAR, "net.act": ModuleKind.RECTIFIER, "net.fc2": ModuleKind.LINEAR}
 
 
-def export(run: Run | Path, folder: Path, *, ended: bool = True, **options: Any) -> ExportedEvents:
+def export(run: Run | Path, folder: Path, *, ended: bool = True, **options: Any) -> ExportedRun:
     opened = open_run(run) if isinstance(run, Path) else run
     with closing(TensorBoardExport(opened, str(folder), diagnose.verdict, **options)) as made:
         made.write_new(ended=ended)
@@ -260,10 +260,10 @@ def test_an_object_store_is_refused(stored: Path) -> None:
 
 
 def test_a_missing_tensorboard_is_named(stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith(("watchglass.tensorboard", "tensorboard."))]:
+    for name in [name for name in sys.modules if name.startswith(("watchglass.trackers", "tensorboard."))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "tensorboard", None)
-    from watchglass.tensorboard import TensorBoardExport as Fresh
+    from watchglass.trackers import TensorBoardExport as Fresh
 
     with pytest.raises(MissingExtraError, match=r"pip install 'watchglass\[tensorboard\]'"):
         Fresh(open_run(stored), str(tmp_path / "tb"), diagnose.verdict)
