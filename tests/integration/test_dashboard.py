@@ -13,15 +13,19 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import numpy as np
 import pytest
 
+from dashboards import finding
 from processes import NEVER, TRAIN, Processes
 from waiting import PATIENCE_S, until
 from watchglass.dashboard.acting import replay_rule
+from watchglass.dashboard.run_pages import RUN_PAGES
 from watchglass.diagnose import verdict
 from watchglass.errors import InvalidValueError, WatchglassError
+from watchglass.records import RuleStatus, Status, facts
 from watchglass.run import open_run
-from watchglass.testing import build_run
+from watchglass.testing import Batch, Step, build_run
 from watchglass.view import headline, number
 
 pytestmark = pytest.mark.slow
@@ -115,33 +119,37 @@ def test_a_live_run_in_a_browser(processes: Processes, tmp_path: Path, width: in
         page.wait_for_selector("text=Loss of every training step")
         overview = page.url
         # A new step appears, while what a person has opened and chosen stays.
-        page.eval_on_selector("figure details", "each => { each.open = true; window.mine = each; }")
-        page.focus("figure details summary")
-        last = page.locator("figure").first.locator("td").nth(2)
+        page.eval_on_selector("figure.lines details", "each => { each.open = true; window.mine = each; }")
+        page.focus("figure.lines details summary")
+        last = page.locator("figure.lines").first.locator("td").nth(2)
         before = last.inner_text()
         page.wait_for_function(
-            "before => document.querySelector('figure td:nth-child(3)').textContent !== before", arg=before
+            "before => document.querySelector('figure.lines td:nth-child(3)').textContent !== before", arg=before
         )
         assert page.evaluate("window.mine.open && window.mine.isConnected")
         assert page.evaluate("document.activeElement.closest('details') === window.mine")
         assert int(last.inner_text().replace(",", "")) > int(before.replace(",", ""))
         assert "not finished" in page.inner_text(".pulse")
 
-        for tab in ("Layers", "Scalars", "Time", "Settings", "Run"):
-            page.click(f".bar >> text='{tab}'")
-            page.wait_for_selector(f".bar [aria-current] >> text='{tab}'")
-            assert page.evaluate("document.documentElement.scrollWidth") <= width
+        for title in (*(each.title for each in RUN_PAGES.values()), "Run"):
+            page.click(f".bar >> text='{title}'")
+            page.wait_for_selector(f".bar [aria-current] >> text='{title}'")
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, title
             assert page.locator("figure:not(:has(h3)), figure:not(:has(table))").count() == 0
+        assert page.locator(".lane").count() >= 4
         page.click(".bar >> text=Time")
         page.fill("input[name=steps]", "2")
         page.click("text='Profile'")
         page.wait_for_selector("output >> text=their operators will appear below")
         page.wait_for_selector("summary >> text=Operators")
-        assert "their operators will appear below" in page.inner_text("output")
+        assert "their operators will appear below" in page.inner_text("form output")
         page.click(".bar >> text=Layers")
         page.click("text=update ratio")
         page.wait_for_selector("text=Update size relative to the weight by layer")
-        assert page.url.endswith("/layers?field=update.ratio")
+        assert "field=update.ratio" in page.url
+        page.click("summary >> text=Tensors of these rows")
+        page.click("details a >> nth=0")
+        page.wait_for_selector("h3 >> text=over time")
         page.click(".bar .home")
         page.wait_for_selector("tr >> text=not finished")
         page.keyboard.press("/")
@@ -158,8 +166,84 @@ def test_a_live_run_in_a_browser(processes: Processes, tmp_path: Path, width: in
         expected = headline(verdict(run))
         page.wait_for_function("words => document.querySelector('h1').textContent.endsWith(words)", arg=expected)
         steps, losses = run.scalars("loss")
-        cells = page.locator("figure").first.locator("td").all_text_contents()
+        cells = page.locator("figure.lines").first.locator("td").all_text_contents()
         assert cells[2] == f"{steps[-1]:,}"
         assert cells[4] == number(float(losses[-1]))
+
+        # Keys move the cursor over the numbers, and dragging chooses steps, which are then in the address.
+        page.focus(".lane .picture")
+        page.keyboard.press("Home")
+        page.wait_for_selector(f".cursor >> text=training step {steps[0]}")
+        for _ in range(2):
+            page.keyboard.press("ArrowRight")
+        page.wait_for_selector(f".cursor >> text=training step {page.evaluate(SECOND)}")
+        assert page.locator(".cursor-lines i").count() >= 4
+        frame = page.locator(".lane .picture").first
+        frame.scroll_into_view_if_needed()
+        place = page.locator(".lane svg.axes").first.bounding_box()
+        page.mouse.move(place["x"] + 0.25 * place["width"], place["y"] + 40)
+        page.mouse.down()
+        page.mouse.move(place["x"] + 0.75 * place["width"], place["y"] + 40, steps=4)
+        page.mouse.up()
+        page.wait_for_url("**/*steps=*")
+        first, stop = (int(each) for each in page.url.partition("steps=")[2].replace("%3A", ":").split(":"))
+        assert 0.2 * steps[-1] < first < 0.3 * steps[-1]
+        assert 0.7 * steps[-1] < stop < 0.8 * steps[-1]
+        page.wait_for_selector(".lane .picture[tabindex]")
+        page.keyboard.press("Escape")
+        page.wait_for_function("!location.search.includes('steps=')")
         context.close()
     assert said == []
+
+
+#: The second place to the right of the first one, of the first picture.
+SECOND = "fetch(`${document.body.dataset.at}?x=-1&picture=0&move=2`).then(each => each.json()).then(each => each.text)"
+
+
+def test_no_page_has_a_fault_for_who_does_not_see_it(processes: Processes, tmp_path: Path) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
+    many_parts(tmp_path / "runs")
+    with browsing() as browser:
+        _, link = served(processes, tmp_path / "runs")
+        for scheme, width in (("light", 1280), ("dark", 390)):
+            # The policy of the pages forbids the script of the check, too.
+            context = browser.new_context(
+                bypass_csp=True, color_scheme=scheme, viewport={"width": width, "height": 900}
+            )
+            page = context.new_page()
+            page.goto(link)
+            home = page.url.partition("/r/")[0].rstrip("/")
+            page.goto(f"{home}/?sort=run")
+            page.wait_for_selector("tr >> text=finished >> nth=1")
+            runs = [each.get_attribute("data-key") for each in page.locator("tr[data-key]").all()]
+            paths = ["/", f"/compare?run={runs[0]}&run={runs[1]}", f"/r/{runs[1]}/tensor?name=fc.weight"]
+            for path in (*paths, *(f"/r/{runs[1]}/{name}" for name in RUN_PAGES)):
+                page.goto(f"{home}{path}".rstrip("/"))
+                page.wait_for_function("!document.querySelector('main').textContent.includes('is being opened')")
+                faults = axe.Axe().run(page).response["violations"]
+                assert [(path, each["id"], each["nodes"][0]["html"]) for each in faults] == []
+            context.close()
+
+
+def many_parts(folder: Path) -> None:
+    """Two runs with something on every page."""
+    place = facts.FirstBadPlace(
+        level="rerun", where="forward", module="fc", sentence="fc turned finite inputs into NaN"
+    )
+    names = ("fc.weight", "gradient/fc.weight", "update/fc.weight", "fc.output")
+    for name in ("healthy", "sick"):
+        steps: list[Step | Batch] = []
+        for n in range(24):
+            values = {each: np.full((4, 4), 1.0 + n, np.float32) for each in names}
+            if name == "sick" and n > 20:
+                values["fc.output"][0] = np.nan
+            found = {"first_bad_module": place.to_data()} if name == "sick" and n == 21 else {}
+            steps.append(Step({"loss": 2.0 / (n + 1), "learning_rate": 0.1}, statistics=values, facts=found))
+            if n % 8 == 7:
+                steps += [Step({"loss": 1.0}, mode="EVAL"), Batch(metrics={"cpu.utilization": [20.0] * 9}, seconds=9)]
+        journal = [
+            finding(),
+            RuleStatus("ExplodingGradient", Status.ISSUES_FOUND),
+            RuleStatus("A", Status.STARVED, "why"),
+        ]
+        build_run(folder / name, steps, workers=2, modules={"fc": "Linear"}, journal=journal)

@@ -26,6 +26,7 @@ from starlette.types import ASGIApp
 from watchglass.dashboard.access import LOOPBACK, Access
 from watchglass.dashboard.acting import change_settings, profile_steps, replay_rule, stop_job
 from watchglass.dashboard.compare_page import MOST_RUNS, compare_page
+from watchglass.dashboard.endpoints import Endpoint, described
 from watchglass.dashboard.events import Source, events
 from watchglass.dashboard.listing import Listing, RunRow
 from watchglass.dashboard.page_parts import Shown
@@ -71,25 +72,44 @@ class Dashboard:
         self._epoch = secrets.token_hex(4)
         self._comparing = threading.Lock()
 
-    def routes(self) -> list[Route]:
+    def endpoints(self) -> list[Endpoint]:
         """All addresses; without those that ask something of jobs, where that is not allowed."""
-        asking = {"profile": self.profile, "stop": self.stop, "settings": self.settings, "replay": self.replay}
-        return [
-            *(Route(f"/r/{{identifier}}/{name}", ask, methods=["POST"]) for name, ask in asking.items() if self._acts),
-            Route("/", self.runs),
-            Route("/latest", self.latest),
-            Route("/compare", self.compare),
-            Route("/r/{identifier}", self.run),
-            Route("/r/{identifier}/report.html", self.report),
-            Route("/r/{identifier}/verdict.json", self.verdict),
-            Route("/r/{identifier}/{page}", self.run),
-            Route("/data/{identifier}", self.data),
-            Route("/data/{identifier}/{page}", self.data),
-            Route("/at/{identifier}", self.at),
-            Route("/at/{identifier}/{page}", self.at),
-            Route("/events", self.events),
-            Route("/static/{name}", self.static),
+        table = {"q": "words", "sort": "a column, with - the other way round", "page": "number of the page"}
+        compared = {"run": "identifiers", "metric": "a number that was recorded", "by": "step or time", "steps": "a:b"}
+        shown = {choice: "what the page shows" for page in RUN_PAGES.values() for choice in page.choices}
+        cursor = {"x": "a place", "picture": "number of the picture", "move": "how many places further", **shown}
+        stream = {"run": "identifier", "after": "the state that is known", "limit": "most events"}
+        asking = [
+            Endpoint("/r/{identifier}/profile", self.profile, "profile the next steps of a job", body=("steps",)),
+            Endpoint("/r/{identifier}/stop", self.stop, "stop a job", body=("confirmed",)),
+            Endpoint("/r/{identifier}/settings", self.settings, "change a job", body=("sample_interval_s",)),
+            Endpoint("/r/{identifier}/replay", self.replay, "evaluate a rule again", body=("rule", "parameters")),
         ]
+        return [
+            *(asking if self._acts else ()),
+            Endpoint("/", self.runs, "all runs", table),
+            Endpoint("/latest", self.latest, "the newest run"),
+            Endpoint("/compare", self.compare, "runs side by side", compared),
+            Endpoint("/r/{identifier}", self.run, "a run", shown),
+            Endpoint("/r/{identifier}/report.html", self.report, "the report of a run"),
+            Endpoint("/r/{identifier}/verdict.json", self.verdict, "the verdict on a run"),
+            Endpoint("/r/{identifier}/{page}", self.run, "a page of a run", shown),
+            Endpoint("/data/{identifier}", self.data, "what the first page of a run shows", shown),
+            Endpoint("/data/{identifier}/{page}", self.data, "what a page of a run shows", shown),
+            Endpoint("/at/{identifier}", self.at, "numbers under a cursor", cursor),
+            Endpoint("/at/{identifier}/{page}", self.at, "numbers under a cursor", cursor),
+            Endpoint("/events", self.events, "what changes", stream),
+            Endpoint("/static/{name}", self.static, "styles and scripts"),
+            Endpoint("/openapi.json", self.description, "this description"),
+        ]
+
+    def routes(self) -> list[Route]:
+        """The routes of all addresses."""
+        return [Route(each.path, each.answer, methods=[each.method]) for each in self.endpoints()]
+
+    def description(self, request: Request) -> Response:
+        """All addresses as a description that programs read, see https://spec.openapis.org/oas/v3.1.0."""
+        return JSONResponse(described(self.endpoints()))
 
     def runs(self, request: Request) -> Response:
         """The table of runs."""

@@ -26,10 +26,11 @@ let answer = null;
 let row = 0;
 let busy = false;
 /**
- * What is asked when the answer that is waited for has come.
- * @type {[number, number] | null}
+ * The place that is asked for when the answer that is waited for has come, and how many places keys have moved since.
+ * @type {number | null}
  */
 let next = null;
+let moved = 0;
 /** @type {{ place: Place, from: number } | null} */
 let dragging = null;
 let before = "";
@@ -87,7 +88,8 @@ function shareOf(place, value) {
 async function ask(at, move = 0) {
   if (!chosen || !document.body.dataset.at) return;
   if (busy) {
-    next = [at, move];
+    if (move) moved += move;
+    else [next, moved] = [at, 0];
     return;
   }
   busy = true;
@@ -102,11 +104,10 @@ async function ask(at, move = 0) {
     hide();
   }
   busy = false;
-  if (next) {
-    const [place, further] = next;
-    next = null;
-    ask(place, further);
-  }
+  const [place, further] = [next ?? answer?.x, moved];
+  const more = next !== null || further !== 0;
+  [next, moved] = [null, 0];
+  if (more && place !== undefined) ask(place, further);
 }
 
 /** Draw the line of the cursor over all pictures with its axis, and say their numbers. */
@@ -175,8 +176,11 @@ function zoom(range) {
   location.assign(address);
 }
 
-/** Pictures can be reached by keys. */
+/** Pictures can be reached by keys, and so can tables that scroll. */
 function prepare() {
+  for (const table of document.querySelectorAll("main .wide")) {
+    if (table.scrollWidth > table.clientWidth) table.setAttribute("tabindex", "0");
+  }
   for (const picture of document.querySelectorAll("main .picture:has(svg.plot)")) picture.setAttribute("tabindex", "0");
   if (answer) ask(answer.x);
 }
