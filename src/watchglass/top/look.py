@@ -18,6 +18,8 @@ from watchglass.run import Run, last_step_ns, open_run, state_of, usage_of
 
 #: Seconds between two looks at a run in a folder; an object store says itself.
 _PERIOD_S = 0.5
+#: Pause after a look, as a multiple of its length: a long run costs a fifth of a core at most.
+_PAUSE_RATIO = 4.0
 #: Steps whose phases are shown, the newest.
 _PHASED = 200
 #: States in which a run may go on.
@@ -197,8 +199,11 @@ class LookingThread:
         self._thread.join()
 
     def _follow(self) -> None:
-        while not self._closed.wait(self._period_s):
+        took_s = 0.0
+        while not self._closed.wait(max(self._period_s, _PAUSE_RATIO * took_s)):
+            begun_s = self._clock.monotonic()
             self.look()
+            took_s = self._clock.monotonic() - begun_s
 
     def look(self) -> None:
         """Read what is new. Called by the thread alone, and by tests."""

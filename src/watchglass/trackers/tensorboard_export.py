@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from watchglass import view
 from watchglass.config import local_path, read_regular, scheme_of
-from watchglass.errors import InvalidValueError, RunExistsError, StoreError, WatchglassError, importing
+from watchglass.errors import CompactedError, InvalidValueError, RunExistsError, StoreError, WatchglassError, importing
 from watchglass.records import Mode
 from watchglass.run import last_step_ns, spans, wall_times
 from watchglass.trackers.buckets import buckets_of
@@ -150,15 +150,23 @@ class TensorBoardExport:
             StoreError: The folder cannot be written, or the run not read.
         """
         with _writing(self.path):
-            for name in self._run.workers:
-                prefix = f"{name}/" if len(self._run.workers) > 1 else ""
-                worker = self._run.worker(name)
-                self._write_training(worker, f"{prefix}train")
-                self._write_evaluations(worker, f"{prefix}eval", ended=ended)
+            try:
+                self._write_workers(ended=ended)
+            except CompactedError:
+                self._run.refresh(again=True)
+                self._attempts.clear()  # marks at which TensorBoard drops what was written of the same steps
+                self._write_workers(ended=ended)
             self._write_texts()
             for folder in self._folders.values():
                 folder.flush()
             self._write_state()
+
+    def _write_workers(self, *, ended: bool) -> None:
+        for name in self._run.workers:
+            prefix = f"{name}/" if len(self._run.workers) > 1 else ""
+            worker = self._run.worker(name)
+            self._write_training(worker, f"{prefix}train")
+            self._write_evaluations(worker, f"{prefix}eval", ended=ended)
 
     def close(self) -> None:
         """Close the files, and let another process write the folder."""

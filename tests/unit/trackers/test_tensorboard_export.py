@@ -18,11 +18,11 @@ from tensorboard.util import tensor_util
 
 from dashboards import HOSTILE, finding, steps
 from watchglass import diagnose
-from watchglass.errors import InvalidValueError, MissingExtraError, RunExistsError
+from watchglass.errors import CompactedError, InvalidValueError, MissingExtraError, RunExistsError
 from watchglass.records import Mode, ModuleKind, Reduction, RuleStatus, Status
 from watchglass.run import Run, open_run
 from watchglass.testing import RunBuilder, Step, build_run
-from watchglass.trackers import ExportedRun, TensorBoardExport
+from watchglass.trackers import ExportedRun, TensorBoardExport, tensorboard_export
 
 MODULES = {"net.fc1": ModuleKind.LINEAR, "net.act": ModuleKind.RECTIFIER, "net.fc2": ModuleKind.LINEAR}
 
@@ -177,6 +177,22 @@ def test_steps_that_a_resumed_attempt_repeats_replace_the_earlier_ones(
     assert "attempt 1 continues at step 6" in texts(out / "run" / "watchglass", "watchglass/settings")[-1]
     starts = [each.step for each in events(out / "run" / "train") if each.HasField("session_log")]
     assert starts == [0, 6]
+
+
+def test_a_run_that_is_compacted_meanwhile_is_read_again(
+    stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_numbers, failed = tensorboard_export.statistics_of, list[int]()
+
+    def compacted_once(*args: Any, **given: Any) -> Any:
+        if not failed:
+            failed.append(1)
+            raise CompactedError("segments were compacted")
+        return read_numbers(*args, **given)
+
+    monkeypatch.setattr(tensorboard_export, "statistics_of", compacted_once)
+    export(stored, tmp_path / "tb")
+    assert len(scalars(tmp_path / "tb" / "run" / "train", "weight/net.fc1.weight/max")) == 5
 
 
 def test_an_evaluation_is_one_point_at_its_training_step_once_it_is_over(run_path: Path, tmp_path: Path) -> None:
