@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from watchglass import diagnose, evaluate, view
-from watchglass.config import environment, suggest
+from watchglass.config import RuleSpec, environment, suggest
 from watchglass.errors import InvalidValueError, MissingFileError, UnknownNameError, in_a_line
 from watchglass.questions.answers import (
     ActionAnswer,
@@ -260,7 +260,13 @@ class Questions:
         """
         if not 1 <= len(runs) <= _BACKTESTED:
             raise InvalidValueError(f"runs must be 1 to {_BACKTESTED} but got {len(runs)}")
+        from watchglass.rules import build_rule
+
         listed = {each.location: each for each in map(self._find, runs)}
+        for name, value in (parameters or {}).items():
+            if "," in value or not value.isprintable():
+                raise InvalidValueError(f"{name} must be a value without commas but got {value!r:.100}")
+        build_rule(RuleSpec(_built_in(rule), dict(parameters or {})), "default")  # refuses other names and values
         given = [f"{name}={value}" for name, value in (parameters or {}).items()]
         text = ",".join([f"{_built_in(rule)}:{given[0]}", *given[1:]]) if given else _built_in(rule)
         whole = _asked_elsewhere("backtest", text, *listed)

@@ -94,6 +94,21 @@ def test_a_rule_of_a_journal_is_not_executed(tmp_path: Path) -> None:
         assert "there is no built-in rule" in ask(tmp_path / "runs", tool, **arguments)[1]
 
 
+@pytest.mark.parametrize(
+    ("parameters", "expected"),
+    [
+        ({"window": "1,evil.py:Evil"}, "window must be a value without commas"),
+        ({"window": "1\x00"}, "window must be a value without commas"),
+        ({"windw": "1"}, 'has no parameter "windw"'),
+        ({"window": "many"}, "window must be a whole number but got 'many'"),
+    ],
+)
+def test_parameters_are_checked_before_a_process_starts(
+    folder: Path, parameters: dict[str, str], expected: str
+) -> None:
+    assert expected in ask(folder, "backtest_rule", rule="DeadRelu", runs=["sick"], parameters=parameters)[1]
+
+
 def test_a_series_keeps_extremes_and_what_is_not_finite(tmp_path: Path) -> None:
     losses = [1.0, 9.0, float("nan"), 0.5] * 10
     build_run(tmp_path / "a", [Step({"loss": value}) for value in losses])
