@@ -521,6 +521,11 @@ class Run(RunRecords):
         return f"Run({self.location!r}: {', '.join(self._summary())})"
 
     def _repr_html_(self) -> str:
+        """The verdict by what the evaluator has written, and first and last scalars; no rule is evaluated."""
+        card = named("watchglass.view:run_card")(self, named("watchglass.diagnose:verdict")(self))
+        return f"{card}{self._scalars_html()}"
+
+    def _scalars_html(self) -> str:
         created = datetime.fromtimestamp(self.manifest.created_ns / 1e9).strftime("%Y-%m-%d %H:%M")
         rows: list[tuple[Any, ...]] = []
         for role in (Role.LOSS, Role.METRIC):

@@ -83,6 +83,7 @@ if TYPE_CHECKING:
     )
     from watchglass.view.markdown import escape as escape, markdown_document as markdown_document
     from watchglass.view.module_tables import first_bad as first_bad, modules_table as modules_table
+    from watchglass.view.notebook.card import run_card as run_card
     from watchglass.view.notebook.following import live as live
     from watchglass.view.notebook.plots import Plots as Plots
     from watchglass.view.output_file import check_output_path as check_output_path, write_whole as write_whole
