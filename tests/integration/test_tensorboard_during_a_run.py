@@ -54,6 +54,7 @@ def expected(run: Path) -> dict[int, float]:
 def test_under_the_launcher_it_has_every_step_and_the_last_finding(tmp_path: Path) -> None:
     done = train(tmp_path, "--run", "run", "--tensorboard", "tb")
     assert done.returncode == 0, done.stderr
+    assert f"to look at it in TensorBoard: tensorboard --logdir {tmp_path}/tb\n" in done.stderr
     found = losses(tmp_path / "tb" / "run" / "train")
     assert list(found) == list(range(40))
     assert found == pytest.approx(expected(tmp_path / "run"), nan_ok=True)

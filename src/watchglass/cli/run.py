@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import replace
@@ -199,7 +200,9 @@ def _launch(job: Job, after: _After) -> int:
         if after.quiet:
             return
         print_note(_announcement(job, run, attempt, after.file))
-        profiler = job.capture.profiler
+        profiler, tensorboard = job.capture.profiler, job.capture.tensorboard
+        if tensorboard is not None:
+            print_note(f"to look at it in TensorBoard: tensorboard --logdir {shlex.quote(tensorboard.folder)}")
         if profiler.keep_traces and not profiler.profile_steps:
             print_note(f"no trace is kept yet: --profile-steps is missing; to profile steps: watchglass profile {run}")
 
