@@ -73,7 +73,7 @@ def test_a_sick_training_fails_with_the_verdict_and_causes(module: Path, tmp_pat
     with pytest.raises(AssertionError) as caught:
         assert_trains_healthy(lambda: train(rate=50.0), run=tmp_path / "run")
     said = str(caught.value)
-    assert said.startswith("the run is not healthy\n\nissues found: ")
+    assert said.startswith("the run is not healthy\n\n1 error, ")
     assert "learning rate is too high" in said
     assert "   try      " in said
     assert said.splitlines()[-1].startswith(f"run: {tmp_path / 'run'} (kept; ")

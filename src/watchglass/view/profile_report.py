@@ -19,7 +19,7 @@ from watchglass.view.blocks import Block, Disclosure, Figure, Inline, Items, Pai
 from watchglass.view.html_format import page_html
 from watchglass.view.json_format import finding_to_json, strict_json
 from watchglass.view.pictures.records import Picture
-from watchglass.view.text import duration, exact_duration, percent, quantity
+from watchglass.view.text import command, duration, exact_duration, percent, quantity
 from watchglass.view.time_figures import durations_figure, machine_figure, phases_figure
 from watchglass.view.time_tables import code_tables
 from watchglass.view.usage import far_longer_steps
@@ -67,7 +67,7 @@ def profile_document(run: Run, verdict: Verdict, rules: Mapping[str, ProfilerRul
     return {
         "$schema": SCHEMA,
         "run": verdict.run,
-        "job": _job(run, verdict),
+        "job": _job(run),
         "system": _system(run),
         "phases": _phases(run),
         "durations": _durations(run),
@@ -130,10 +130,29 @@ def profile_blocks(run: Run, verdict: Verdict, document: Mapping[str, Any]) -> l
     ]
 
 
+def profile_parts(run: Run, verdict: Verdict) -> list[Block]:
+    """What the report of a run has of this one, folded: stages, bottlenecks and loaders; its figures are apart.
+
+    Of bottlenecks it states what the rules of ``verdict`` found, and where these are not on time, how to evaluate some.
+    """
+    rules = [_rule(status, verdict.findings, {}) for status in verdict.statuses]
+    judged = {rule["rule"] for rule in rules} & {name for _, names in _BOTTLENECKS for name in names}
+    loaders = [loader.to_data() for loader in run.facts(facts.LoaderSettings)]
+    makers = [_known(asdict(row)) for row in run.loader_workers().rows]
+    asked = Span(command("report", "--profiler", run.location), "code")
+    unknown = Text(("Rules on time and machine were not evaluated.", asked), "empty")
+    parts: list[tuple[str, Sequence[Block]]] = [
+        ("Stages of the job", [_job_table(_job(run))]),
+        ("Bottlenecks", [_bottlenecks(rules, _folded(verdict.findings)) if judged else unknown]),
+        ("Data loaders", [*_loader_settings(loaders), *_loader_times(makers)]),
+    ]
+    return [Disclosure(title, blocks) for title, blocks in parts if blocks]
+
+
 # -- the document ----------------------------------------------------------------------------------------------------
 
 
-def _job(run: Run, verdict: Verdict) -> dict[str, Any]:
+def _job(run: Run) -> dict[str, Any]:
     stages = run.stages()
     seconds = stages.seconds
     return {

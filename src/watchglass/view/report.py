@@ -13,6 +13,7 @@ from watchglass.view.figures import run_figures, scalar_figures
 from watchglass.view.formats import Judged
 from watchglass.view.html_format import page_html
 from watchglass.view.output_file import check_output_path, write_whole
+from watchglass.view.profile_report import profile_parts
 from watchglass.view.sections import (
     diagnosis_blocks,
     fact_blocks,
@@ -76,14 +77,14 @@ def render_report(run: Run, verdict: Verdict) -> str:
 
 def report_blocks(run: Run, verdict: Verdict) -> list[Block]:
     """The sections of a report."""
-    times = figures_of_time(run, verdict.findings)
+    times: list[Block] = [*captioned(figures_of_time(run, verdict.findings)), *time_blocks(run)]
     whose = f", {run.worker().name}" if len(run.workers) > 1 else ""
     return [
         summary_block(run, verdict),
         Section("Diagnoses", diagnosis_blocks(verdict)),
         Section("Figures", captioned(run_figures(run, verdict.findings))),
         Section(f"Saved by the script{whose}", scalar_blocks(*scalar_figures(run))),
-        Section("Time", [*captioned(times), *time_blocks(run)]),
+        Section("Time and machine", [*times, *profile_parts(run, verdict)] if times else []),
         Section("Findings", finding_blocks(verdict.findings)),
         Section("Rules", status_blocks(verdict.statuses)),
         Section("Settings", setting_blocks(run)),

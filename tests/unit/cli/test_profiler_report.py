@@ -69,6 +69,23 @@ def test_the_job_has_its_stages(document: dict[str, Any]) -> None:
     assert job["initialization_s"] is None  # a built run has no process
 
 
+def test_the_report_of_a_run_has_stages_bottlenecks_and_loaders(run: str, watchglass: Watchglass) -> None:
+    """Of bottlenecks what the rules of its verdict found; where these are not on time it names the command."""
+    assert watchglass("report", run, "-o", "default.html").status == 0
+    assert watchglass("check", run, "--rules", "system", "--format", "html", "-o", "system.html").status == 1
+    default, system = (
+        Path(name).read_text().partition("Time and machine")[2] for name in ("default.html", "system.html")
+    )
+    for page in (default, system):
+        assert "<summary>Stages of the job</summary>" in page
+        assert "<summary>Data loaders</summary>" in page
+        assert "Times of a batch, on average" in page
+    unknown = f"Rules on time and machine were not evaluated. <code>watchglass report --profiler {run}</code>"
+    assert unknown in default
+    assert unknown not in system
+    assert "<dt>Data loading</dt><dd><p>InputBound, warning: " in system
+
+
 def test_figures_are_those_of_the_run(document: dict[str, Any]) -> None:
     usage = {(row["metric"], row["instance"]): row for row in document["system"]}
     assert set(usage) == {

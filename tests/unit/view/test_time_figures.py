@@ -161,11 +161,11 @@ def test_a_quantity_has_its_unit(value: float, unit: str, text: str) -> None:
 def test_the_report_has_a_section_of_time_only_where_time_was_recorded(path: str, tmp_path: Path) -> None:
     run = open_run(path)
     page = render_report(run, verdict(run))
-    assert "<h2>Time</h2>" in page
+    assert "<h2>Time and machine</h2>" in page
     assert "All metrics of the machine" in page
     plain = open_run(build_run(tmp_path / "plain", [Step({"loss": 1.0})] * 3))
     assert figures_of_time(plain) == []
-    assert "<h2>Time</h2>" not in render_report(plain, verdict(plain))
+    assert "<h2>Time and machine</h2>" not in render_report(plain, verdict(plain))
 
 
 def test_operators_of_profiled_steps_are_shown_per_step(tmp_path: Path) -> None:
