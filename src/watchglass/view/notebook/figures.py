@@ -24,6 +24,8 @@ from watchglass.view.pictures.records import (
     Mark,
     Picture,
     Points,
+    Story,
+    Strips,
     limits,
 )
 from watchglass.view.text import escaped
@@ -33,6 +35,8 @@ with importing("figures need plotly", "notebook"):
 
 #: Heights of figures, of those of planes, of a row of a grid, and what a grid needs beside its rows, in pixels.
 _HEIGHT, _SQUARE, _ROW, _AROUND = 360, 520, 20, 130
+#: Heights of a lane of numbers in a story, and what is between lanes.
+_LANE, _BETWEEN = 130, 34
 #: Colours that make the scale of a grid, and rows of texts of marks.
 _SHADES, _MARK_ROWS = 10, 5
 
@@ -127,6 +131,11 @@ def _grid(picture: Grid, figure: Figure) -> None:
             **place, z=np.where(picture.broken, np.float32(1), np.float32(np.nan)), showscale=False,
             colorscale=[[0, NON_FINITE], [1, NON_FINITE]], hovertemplate=f"{at}NaN or infinite<extra></extra>",
         )  # fmt: skip
+    for box in picture.boxes:
+        figure.add_shape(
+            type="rect", x0=box.begin, x1=box.end, y0=box.row - 0.5, y1=box.row + 0.5,
+            line={"color": COLOURS.get(box.tone, "#888888"), "width": 2},
+        )  # fmt: skip
     figure.update_layout(height=_AROUND + max(200, _ROW * len(picture.rows)))
     figure.update_yaxes(autorange="reversed", automargin=True, type="category")
     figure.update_xaxes(title_text=_text(picture.x.title))
@@ -149,6 +158,46 @@ def _image(picture: Image, figure: Figure) -> None:
     figure.update_layout(height=_SQUARE)
     figure.update_xaxes(visible=False)
     figure.update_yaxes(visible=False)
+
+
+@_draw.register
+def _strips(picture: Strips, figure: Figure) -> None:
+    _axes(figure, picture.x, Axis())
+    pieces = [(row.name, piece) for row in picture.rows for piece in row.pieces]
+    for tone in dict.fromkeys(piece.tone for _, piece in pieces):
+        own = [(name, piece) for name, piece in pieces if piece.tone == tone]
+        # Each piece is a line of its own, behind which comes a gap.
+        places = [(place, name, piece.text) for name, piece in own for place in (piece.begin, piece.end, None)]
+        x, names, texts = zip(*places, strict=True)
+        figure.add_scatter(
+            x=x, y=[_text(name) for name in names], text=[_text(text) for text in texts], mode="lines+markers",
+            line={"width": 9, "color": COLOURS.get(tone, COLOURS["train"])}, marker={"size": 9, "symbol": "square"},
+            hovertemplate="%{y}, %{x}<br>%{text}<extra></extra>", name=_text(tone or "other"), showlegend=False,
+        )  # fmt: skip
+    rows = [_text(row.name) for row in picture.rows]
+    figure.update_layout(height=_AROUND + _ROW * len(rows))
+    figure.update_yaxes(type="category", categoryarray=rows[::-1], automargin=True, range=[-0.6, len(rows) - 0.4])
+
+
+@_draw.register
+def _story(picture: Story, figure: Figure) -> None:
+    heights = [_ROW * (1 + len(lane.rows)) if isinstance(lane, Strips) else _LANE for lane in picture.lanes]
+    room = sum(heights) + _BETWEEN * (len(heights) - 1)
+    tops = room - np.cumsum([0, *(height + _BETWEEN for height in heights[:-1])])
+    for number, lane in enumerate(picture.lanes):
+        own = figure_of(lane)
+        axis = "y" if number == 0 else f"y{number + 1}"
+        top = float(tops[number] / room)
+        shown = own.layout.yaxis.update(domain=[max(0.0, top - heights[number] / room), top], anchor="x")
+        figure.update_layout({f"yaxis{'' if number == 0 else number + 1}": shown, "title_text": _text(picture.title)})
+        figure.add_traces([trace.update(yaxis=axis, showlegend=False) for trace in own.data])
+        figure.add_annotation(
+            text=_text(lane.title), x=0, y=top, xref="paper", yref="paper", xanchor="left",
+            yanchor="bottom", showarrow=False, font={"size": 12},
+        )  # fmt: skip
+    last = "y" if len(heights) == 1 else f"y{len(heights)}"
+    figure.update_xaxes(title_text=_text(picture.x.title), range=[picture.x.low, picture.x.high], anchor=last)
+    figure.update_layout(height=_AROUND + room, hovermode="closest")
 
 
 def _axes(figure: Figure, x: Axis, y: Axis, *heights: NDArray[Any]) -> None:

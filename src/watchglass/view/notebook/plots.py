@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from watchglass.errors import InvalidValueError, UnknownNameError
+from watchglass.lazy_imports import named
 from watchglass.records import Mode
 from watchglass.run import Range
 from watchglass.view.captured_images import activations_image, saliency_image
 from watchglass.view.confusion import confusion, confusion_grid, confusion_sentence
+from watchglass.view.curves import BY, compared_curves
+from watchglass.view.distributions import distribution_figure
 from watchglass.view.embedding import EmbeddedStep, embedding
 from watchglass.view.figures import (
     accuracy_figure,
@@ -25,6 +27,7 @@ from watchglass.view.layer_grids import LAYER_FIELDS, layer_grid
 from watchglass.view.notebook.figures import animated, figure_of
 from watchglass.view.pictures.colours import shades
 from watchglass.view.pictures.records import Axis, Line, Lines, Picture, PointGroup, Points
+from watchglass.view.story import story_figure
 from watchglass.view.time_figures import durations_figure, machine_figure, phases_figure
 
 if TYPE_CHECKING:
@@ -68,12 +71,18 @@ class Plots:
         """How large are all gradients of a model together, before and after clipping?"""
         return self._figure(gradient_norm_figure(self._run), "norm of gradients", "is recorded with gradients")
 
-    def layers(self, role: str = "gradient", reduction: str = "l2") -> Figure:
-        """In which layer, and since when, is a number unusual?
+    def story(self) -> Figure:
+        """What happened at which step? Loss, causes, findings, learning rate, phases, memory, evaluations as lanes."""
+        verdict = named("watchglass.diagnose:verdict")(self._run)
+        return self._figure(story_figure(self._run, verdict), "training steps", "are recorded of every training")
+
+    def layers(self, role: str = "gradient", reduction: str = "l2", *, relative: bool = False) -> Figure:
+        """In which layer, and since when, is a number unusual? Findings are outlined.
 
         Args:
             role: ``"gradient"``, ``"update"``, ``"weight"`` or ``"output"``.
             reduction: ``"l2"`` of gradients and weights, ``"ratio"`` of updates, ``"std"`` or ``"zeros"`` of outputs.
+            relative: Against each tensor's own median, instead of absolute.
 
         Raises:
             InvalidValueError: Another pair.
@@ -83,7 +92,18 @@ class Plots:
         if field not in LAYER_FIELDS:
             known = ", ".join(repr(tuple(each.split("."))) for each in LAYER_FIELDS)
             raise InvalidValueError(f"layers has the fields {known}, but got {(role, reduction)!r}")
-        return self._figure(layer_grid(self._run, field), LAYER_FIELDS[field].name, f"needs {role}s in a collection")
+        grid = layer_grid(self._run, field, relative=relative, findings=self._run.journal.findings)
+        return self._figure(grid, LAYER_FIELDS[field].name, f"needs {role}s in a collection")
+
+    def distribution(self, tensor: str) -> Figure:
+        """How did the elements of a tensor spread over time? Extremes, mean, deviation and quantiles.
+
+        Args:
+            tensor: Its name.
+        """
+        found = distribution_figure(self._run, tensor)
+        picture = None if found is None else found.picture
+        return self._figure(picture, f"statistics of {tensor}", "are recorded of tensors in a collection")
 
     def update_ratios(self) -> Figure:
         """Do updates have a usual size, 1e-4 to 1e-1 of the weight?"""
@@ -201,24 +221,22 @@ class Plots:
         figure = machine_figure(self._run, stream, self._run.journal.findings)
         return self._figure(figure, f"metrics of {stream}", "are recorded while the profiler is on")
 
-    def compare(self, other: Run) -> Figure:
-        """Which of two runs learns faster? Their losses over training steps.
+    def compare(self, other: Run, metric: str = "loss", by: str = "step") -> Figure:
+        """Which of two runs learns faster? One number of both, over steps or time; each has the colour of its run.
 
         Args:
             other: The other run.
+            metric: Name of a scalar.
+            by: ``"step"``, or ``"time"`` since the first step.
+
+        Raises:
+            InvalidValueError: Another axis.
+            UnknownNameError: Neither run has the scalar.
         """
-        runs = [(run, loss_figure(run), dashed) for run, dashed in ((self._run, False), (other, True))]
-        for run, figure, _ in runs:
-            if figure is None:
-                raise UnknownNameError(f"{run.location} has no loss, which {_LOSS_CURE}")
-        lines = tuple(
-            replace(line, name=f"{run.location}: {line.name}", dashed=dashed)
-            for run, figure, dashed in runs
-            if figure is not None
-            for line in figure.lines
-        )
-        wide = any(figure is not None and figure.y.logarithmic for _, figure, _ in runs)
-        return figure_of(Lines("Loss", Axis("training step", whole=True), Axis("loss", logarithmic=wide), lines))
+        runs = {run.location: run for run in (self._run, other)}
+        if by not in BY:
+            raise InvalidValueError(f"by must be one of {', '.join(BY)}, but got {by!r}")
+        return self._figure(compared_curves(runs, metric, by), metric, _LOSS_CURE)
 
     def _figure(self, picture: Picture | None, what: str, when: str) -> Figure:
         if picture is None:

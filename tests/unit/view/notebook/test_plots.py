@@ -24,8 +24,12 @@ from watchglass.view.pictures import (
     Lines,
     Mark,
     Picture,
+    Piece,
     PointGroup,
     Points,
+    Story,
+    Strip,
+    Strips,
 )
 
 
@@ -105,9 +109,27 @@ def test_images_of_a_layer_and_of_inputs(run: Run) -> None:
     assert "8 of 30 inputs" in run.plot.saliency().layout.title.text
 
 
-def test_two_runs_in_one_figure(run: Run) -> None:
-    names = [trace.name for trace in run.plot.compare(run).data]
-    assert names == [f"{run.location}: training"] * 2
+def test_two_runs_in_one_figure(run: Run, tmp_path: Path) -> None:
+    other = open_run(build_run(tmp_path / "run", [{"scalars": {"loss": 3.0}}]))
+    names = [trace.name for trace in run.plot.compare(other).data if trace.showlegend is not False]
+    assert names == [run.location, other.location]
+    with pytest.raises(InvalidValueError, match="by must be one of step, time, but got 'epoch'"):
+        run.plot.compare(other, by="epoch")
+
+
+def test_the_story_has_lanes_over_one_axis(sick_run: Run) -> None:
+    figure = sick_run.plot.story()
+    axes = {trace.yaxis for trace in figure.data}
+    assert len(axes) >= 3
+    assert {trace.xaxis for trace in figure.data} <= {None, "x"}
+    texts = [text for trace in figure.data if trace.text for text in trace.text]
+    assert any("ExplodingTensor" in str(trace.y) for trace in figure.data)
+    assert texts
+
+
+def test_a_distribution_has_exact_ends(run: Run) -> None:
+    lines = {trace.name: trace.y for trace in run.plot.distribution("gradient/fc.weight").data if trace.name}
+    np.testing.assert_allclose(lines["least"], run.tensor("gradient/fc.weight").reductions("min")[1], rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["losses", "accuracy", "learning_rates", "gradient_norms", "layers", "update_ratios"])
@@ -140,6 +162,12 @@ _X = np.arange(3.0)
              np.eye(2, 3, dtype=bool)),
         Points("<b>$x$", Axis(), Axis(), (PointGroup("a", _X, _X, "#112233"),)),
         Image("<b>$x$", np.zeros((4, 4, 3), np.uint8)),
+        Strips("<b>$x$", Axis("step", low=0, high=9),
+               (Strip("rule", (Piece(1, 4, "text", "error"), Piece(5, 5, "t"))),)),
+        Story("<b>$x$", Axis("step", low=0, high=9), (
+            Lines("loss", Axis("step"), Axis("loss"), (Line("a", _X, _X, "#112233"),)),
+            Strips("findings", Axis("step", low=0, high=9), (Strip("rule", (Piece(1, 4, "text", "error"),)),)),
+        )),
     ],
     ids=lambda each: type(each).__name__,
 )  # fmt: skip
