@@ -77,7 +77,7 @@ def verdict(
     capture = _capture(run)
     # What the user has fixed is not the budget's choice.
     chosen = () if capture.get("fixed_interval") is True else models
-    unjudged = why_unjudged(run, statuses, bypassed, chosen)
+    unjudged = why_unjudged(run, statuses, bypassed, chosen, ended=ending.over and not findings)
     completed = ending.over and ending.failure is None and not stopped
     survived = frozenset(each.id for each in findings if completed or _went_on(run, each))
     saved = steps_saved * _seconds_per_step(run) if steps_saved is not None else None

@@ -25,6 +25,8 @@ _STARVED_SHARE = 0.5
 _FEWEST_STEPS = 2
 #: If no hook reported at least this share of the updates, the optimizer that rules know is not the one that trains.
 _BYPASSED_SHARE = 0.25
+#: What evaluates them.
+_CHECK = "; `watchglass check` evaluates them"
 
 
 def why_unjudged(
@@ -32,6 +34,8 @@ def why_unjudged(
     statuses: Sequence[RuleStatus],
     bypassed: Sequence[facts.BypassedUpdates] = (),
     models: Sequence[ModelSummary] = (),
+    *,
+    ended: bool = False,
 ) -> str:
     """Why a run without findings is not known to be healthy, as a sentence without full stop; "" if enough was judged.
 
@@ -45,6 +49,7 @@ def why_unjudged(
         statuses: Statuses of its rules.
         bypassed: Optimizer steps of its workers that bypassed hooks.
         models: Its models, of whose steps the overhead budget chose those that are examined.
+        ended: Whether the run has ended without findings, so a rule in progress was left by its evaluator.
     """
     steps = max(count_steps_of(run.worker(name), Mode.TRAIN) for name in leaders_of(run))
     unstepped = _unstepped(run)
@@ -54,6 +59,10 @@ def why_unjudged(
         return f"no training step was recorded{_seen(sighting_of(run))}"
     if steps < _FEWEST_STEPS:
         return "only one training step was recorded, too few to judge the run"
+    if not statuses:
+        return f"its rules have not been evaluated{_CHECK}"
+    if ended and any(each.status is Status.IN_PROGRESS for each in statuses):
+        return f"its rules have not been evaluated to the end{_CHECK}"
     for past in bypassed:
         total = count_steps_of(run.worker(past.worker), Mode.TRAIN)
         if past.steps is not None and past.steps >= _BYPASSED_SHARE * total:

@@ -93,6 +93,30 @@ def test_a_run_that_goes_on_is_incomplete(run_path: Path) -> None:
         assert verdict(open_run(run_path), replay(run_path)).status == "incomplete"
 
 
+@pytest.mark.parametrize(
+    ("journal", "why"),
+    [
+        ([], "its rules have not been evaluated"),
+        ([RuleStatus("Overfit", Status.IN_PROGRESS)], "its rules have not been evaluated to the end"),
+    ],
+)
+def test_a_run_whose_rules_were_not_evaluated_is_not_called_healthy(
+    run_path: Path, journal: list[RuleStatus], why: str
+) -> None:
+    found = verdict(open_run(build_run(run_path, HEALTHY, journal=journal)))
+    assert (found.status, headline(found)) == ("not judged", f"not judged: {why}; `watchglass check` evaluates them")
+
+
+def test_a_run_whose_rules_are_being_evaluated_is_only_incomplete(run_path: Path) -> None:
+    with RunBuilder(run_path) as builder:
+        for step in HEALTHY:
+            builder.step(step)
+        with JournalWriter(builder.store) as writer:
+            writer.write([RuleStatus("Overfit", Status.IN_PROGRESS)])
+        found = verdict(open_run(run_path))
+    assert (found.status, found.unjudged) == ("incomplete", "")
+
+
 def test_a_price_says_what_a_stop_has_saved(run_path: Path) -> None:
     run = build_run(run_path, HEALTHY, facts=PLAN, status="stopped")
     found = verdict(open_run(run), price_per_hour=36.0)
