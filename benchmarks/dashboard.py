@@ -225,6 +225,7 @@ def _looked_at(
         )
         yield Result(name, f"slowest view, 95 %: {worst}", 1e3 * float(np.percentile(times[worst], 95)), "ms")
         yield Result(name, "server with these clients", 100 * spent, "% of a core")
+        yield Result(name, "processor time of a view", 1e3 * spent * seconds / len(everything), "ms")
         stopping.set()
         writing.join()
         with server.listening():

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from watchglass.dashboard.page_parts import ActionForm, Choices, Shown, StepForm, empty
 from watchglass.diagnose import rule_guide
 from watchglass.errors import UnknownNameError
@@ -25,6 +23,7 @@ from watchglass.view import (
     first_bad,
     histogram_figure,
     instance_grids,
+    layer_names,
     machine_figure,
     modules_table,
     number,
@@ -32,8 +31,8 @@ from watchglass.view import (
     usage_table,
 )
 
-#: Tensors that the page of a tensor links to, and most rules of a page.
-_NEIGHBOURS = 40
+#: Most tensors that a page links to.
+_LINKS = 1000
 _REDUCTIONS = ("mean", "std", "min", "max", "l2", "abs_mean", "zero_ratio", "nonfinite")
 
 
@@ -44,7 +43,15 @@ def tensor_page(shown: Shown) -> Sequence[Block]:
     if not name:
         if not names:
             return [Section("Tensors", [empty("No tensor was captured.", "watchglass run SCRIPT")])]
-        return [Section("Tensors", [_tensor_links(shown, names)])]
+        roles = [role for role in Role if run.tensor_names(role=role)]
+        chosen = shown.query.get("role") or roles[0].value
+        if chosen not in {role.value for role in roles}:
+            raise UnknownNameError(f"role must be one of {', '.join(roles)} but got {chosen!r:.50}")
+        links = [
+            (shown.links.run(shown.identifier, "tensor", role=role.value), role.value, role.value == chosen)
+            for role in roles
+        ]
+        return [Section("Tensors", [Choices(links), _tensor_links(shown, run.tensor_names(role=Role(chosen)))])]
     info = run.tensor(name).info  # refuses a wrong name
     owner = f" of {info.module} ({info.module_type})" if info.module else ""
     about = f"{info.role.value}{owner}, {info.dtype} {list(info.shape) if info.shape else ''}"
@@ -99,7 +106,7 @@ def _reduction(shown: Shown, name: str, step: int, which: str) -> float | None:
 
 
 def _tensor_links(shown: Shown, names: Sequence[str]) -> Block:
-    part = names[:_NEIGHBOURS] if len(names) > 2 * _NEIGHBOURS else names
+    part = names[:_LINKS]
     links = [Span(name, "code", shown.links.run(shown.identifier, "tensor", name=name)) for name in part]
     rest = [f"and {len(names) - len(part):,} more"] if len(part) < len(names) else []
     return Items([*(Text(link) for link in links), *rest])
@@ -114,10 +121,7 @@ def modules_page(shown: Shown) -> Sequence[Block]:
         advice: list[Block] = [Text("What to try"), Items(list(bad.cures))] if bad.cures else []
         heading = f"First bad module: {bad.module or '(the model)'}, step {bad.step:,}"
         blocks.append(Section(heading, [*map(Text, bad.sentences), *advice], level=3, tone="error"))
-    outputs = run.tensor_names(role=Role.OUTPUT)
-    known = (
-        np.unique([step for name in outputs for step in run.tensor(name).steps()[-2000:]]) if outputs else np.empty(0)
-    )
+    known = shown.published.courses.of(run, layer_names(run, Role.OUTPUT), "std").steps
     if not len(known):
         command = "watchglass run --collection outputs SCRIPT"
         return [Section("Modules", [*blocks, empty("Outputs of modules were not recorded.", command)])]

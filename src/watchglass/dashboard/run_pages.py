@@ -132,8 +132,8 @@ def _settings(shown: Shown) -> Sequence[Block]:
 #: The pages of a run by their names in addresses, in the order of the bar.
 RUN_PAGES = {
     "": RunPage("Run", _overview, "steps findings rules", ("steps",)),
-    "layers": RunPage("Layers", _layers, "steps findings", ("field", "steps", "scale", "group")),
-    "tensor": RunPage("Tensors", tensor_page, "steps", ("name", "step", "steps")),
+    "layers": RunPage("Layers", _layers, "steps findings", ("field", "steps", "scale")),
+    "tensor": RunPage("Tensors", tensor_page, "steps", ("name", "step", "steps", "role")),
     "modules": RunPage("Modules", modules_page, "steps findings", ("step",)),
     "rules": RunPage("Rules", rules_page, "findings rules"),
     "scalars": RunPage("Scalars", _scalars, "steps", ("steps",)),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import secrets
 import socket
 import sys
 import threading
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType
 
@@ -17,6 +19,8 @@ from watchglass.dashboard.listing import Listing
 from watchglass.errors import InvalidValueError
 from watchglass.tables import limit_decoded
 
+#: M_ARENA_MAX of GNU's mallopt, see mallopt(3).
+_ARENAS = -8
 #: Most bytes of decoded statistics that are kept: pages keep what they show themselves.
 _DECODED_BYTES = 32_000_000
 
@@ -67,6 +71,7 @@ def serve(location: str, address: Address, ready: Callable[[str], None], *, read
     # A thread that draws would keep the others, which answer, waiting ten times as long.
     sys.setswitchinterval(0.0005)
     limit_decoded(_DECODED_BYTES)
+    _share_memory()
     with _listening(address) as listener:
         port = listener.getsockname()[1]
         token = secrets.token_urlsafe(24)
@@ -89,6 +94,12 @@ def serve(location: str, address: Address, ready: Callable[[str], None], *, read
             timeout_graceful_shutdown=1, h11_max_incomplete_event_size=1 << 16,
         )  # fmt: skip
         _Server(config, listing.stopping).run(sockets=[listener])
+
+
+def _share_memory() -> None:
+    """Let threads share what they have freed: else each keeps some of it, and many threads answer requests."""
+    with suppress(OSError, AttributeError):  # another C library than GNU's
+        ctypes.CDLL(None).mallopt(_ARENAS, 2)
 
 
 def _listening(address: Address) -> socket.socket:

@@ -80,6 +80,7 @@ if TYPE_CHECKING:
         GRADIENT_NORM as GRADIENT_NORM,
         LAYER_FIELDS as LAYER_FIELDS,
         layer_grid as layer_grid,
+        layer_names as layer_names,
     )
     from watchglass.view.markdown import escape as escape, markdown_document as markdown_document
     from watchglass.view.module_tables import first_bad as first_bad, modules_table as modules_table

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from watchglass.errors import UnknownNameError
 from watchglass.records import Fact, Mode, Role, Verdict, facts, read_facts
 from watchglass.view.pictures.tables import Inline, Span, TextTable
 from watchglass.view.text import number, percent
@@ -47,8 +48,12 @@ def _is_about(subject: str, place: facts.FirstBadPlace) -> bool:
 
 
 def _train_step(run: Run, fact: Fact) -> int:
-    mode, step = run.mode_step(fact.global_step)
-    return step if mode is Mode.TRAIN else 0
+    try:
+        mode, step = run.mode_step(fact.global_step)
+    except UnknownNameError:  # of a step that is not complete yet
+        mode, step = Mode.GLOBAL, 0
+    numbers = run.worker().numbers(Mode.TRAIN)
+    return step if mode is Mode.TRAIN else numbers.last if len(numbers) else 0
 
 
 def _inputs(run: Run, module: str, step: int) -> tuple[str, ...]:
@@ -57,7 +62,10 @@ def _inputs(run: Run, module: str, step: int) -> tuple[str, ...]:
     found = []
     for name in names:
         if steps := run.tensor(name).prev_steps(step, 1):
-            low, high = (run.tensor(name).reduction(steps[0], which) for which in ("min", "max"))
+            try:
+                low, high = (run.tensor(name).reduction(steps[0], which) for which in ("min", "max"))
+            except UnknownNameError:  # neither statistics nor the whole tensor
+                continue
             found.append(f"Its input {name} was from {number(low)} to {number(high)} at step {steps[0]:,}.")
     return tuple(found)
 
