@@ -1,9 +1,13 @@
-"""A folder of event files, by TensorBoard's own writer."""
+"""A folder of event files, by TensorBoard's own records and framing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+import itertools
+import os
+import socket
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +24,21 @@ from tensorboard.compat.proto import (
 )
 from tensorboard.plugins.histogram import metadata as histogram_plugin
 from tensorboard.plugins.text import metadata as text_plugin
-from tensorboard.summary.writer.event_file_writer import EventFileWriter
+from tensorboard.summary.writer.record_writer import RecordWriter
 
 from watchglass.trackers.module_graph import Node
 
-#: Events that may wait for the thread of the writer.
-_QUEUE = 1000
+#: What the first event of a file says.
+_VERSION = "brain.Event:2"
+#: Numbers of the files of this process, which may begin two in a second.
+_files = itertools.count()
 
 
 class EventFolder:
     """A folder of event files: TensorBoard shows it as one run. For one thread.
 
     A file is begun at the first event. Of a folder TensorBoard follows the newest file only, so one process writes it.
+    TensorBoard's own writer of files would write in a thread, which prints a traceback where the disk is full.
 
     Args:
         path: The folder.
@@ -39,7 +46,8 @@ class EventFolder:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._writer: EventFileWriter | None = None
+        self._writer: RecordWriter | None = None
+        self._failed: OSError | None = None
         self.scalars = self.histograms = 0  #: How many were written.
 
     def start(self, step: int, wall_s: float) -> None:
@@ -84,21 +92,37 @@ class EventFolder:
         self._add(event_pb2.Event(wall_time=wall_s, graph_def=graph.SerializeToString()))
 
     def flush(self) -> None:
-        """Wait until everything is in the file."""
-        if self._writer is not None:
-            self._writer.flush()
+        """Write everything to the file."""
+        with self._writing():
+            if self._writer is not None:
+                self._writer.flush()
 
     def close(self) -> None:
-        """Write the rest, and end the thread of the writer."""
+        """Write the rest, and close the file."""
         if self._writer is not None:
             writer, self._writer = self._writer, None
             with suppress(OSError):  # that was raised already
                 writer.close()
 
     def _add(self, event: Any) -> None:
-        if self._writer is None:
-            self._writer = EventFileWriter(str(self._path), max_queue_size=_QUEUE)
-        self._writer.add_event(event)
+        with self._writing():
+            if self._writer is None:
+                self._path.mkdir(parents=True, exist_ok=True)
+                place = f"{time.time():010.0f}.{socket.gethostname()}.{os.getpid()}.{next(_files)}"
+                self._writer = RecordWriter((self._path / f"events.out.tfevents.{place}").open("xb"))
+                self._writer.write(event_pb2.Event(wall_time=time.time(), file_version=_VERSION).SerializeToString())
+            self._writer.write(event.SerializeToString())
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """What was refused once is refused: behind a record that is not whole, TensorBoard reads no other."""
+        if self._failed is not None:
+            raise self._failed
+        try:
+            yield
+        except OSError as error:
+            self._failed = error
+            raise
 
 
 def _histogram(tag: str, buckets: NDArray[np.float32]) -> Any:

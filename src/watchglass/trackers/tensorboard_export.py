@@ -39,6 +39,8 @@ _FIRST, _PER_DOUBLING = 64, 32
 _ABOUT = "watchglass"
 #: The file that says what a folder has.
 _STATE = "watchglass.json"
+#: The file that the process which writes the folder holds locked.
+_LOCK = ".lock"
 _MOST_STATE_BYTES = 1 << 20
 #: Attempt and own global step: the place of a recording, in order.
 _Place: TypeAlias = tuple[int, int]
@@ -98,10 +100,11 @@ class TensorBoardExport:
     def _claim(self) -> int:
         """Take the folder for this process, and read how far it is; returns the descriptor that holds the lock."""
         state = self.path / _STATE
-        if self.path.is_dir() and any(self.path.iterdir()) and not state.is_file():
+        others = self.path.is_dir() and any(each.name != _LOCK for each in self.path.iterdir())
+        if others and not state.is_file():
             raise RunExistsError(f"{self.path} has other files; choose another folder, or remove it first")
         self.path.mkdir(parents=True, exist_ok=True)
-        lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._read_state(state)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from watchglass.records import Mode, Verdict, count
-from watchglass.view import escape, headline, number, setting_rows
+from watchglass.view import escape, headline, number, percent, setting_rows
 
 if TYPE_CHECKING:
     from watchglass.records import Finding
@@ -28,7 +28,7 @@ def verdict_text(verdict: Verdict) -> str:
     for diagnosis in verdict.diagnoses:
         lines += [f"**{escape(diagnosis.headline)}** (since step {diagnosis.step})", ""]
         lines += [
-            f"- {escape(each.cause.title)} ({100 * each.score:.0f} %): {escape(each.cause.explanation)}"
+            f"- {escape(each.cause.title)} ({percent(each.score)}): {escape(each.cause.explanation)}"
             for each in diagnosis.causes[:_CAUSES]
         ]
         lines += [f"- try: {escape(advice)}" for advice in diagnosis.what_to_try[:_ADVICE]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -18,7 +19,7 @@ from tensorboard.util import tensor_util
 
 from dashboards import HOSTILE, finding, steps
 from watchglass import diagnose
-from watchglass.errors import CompactedError, InvalidValueError, MissingExtraError, RunExistsError
+from watchglass.errors import CompactedError, InvalidValueError, MissingExtraError, RunExistsError, StoreError
 from watchglass.records import Mode, ModuleKind, Reduction, RuleStatus, Status
 from watchglass.run import Run, open_run
 from watchglass.testing import RunBuilder, Step, build_run
@@ -259,6 +260,20 @@ def test_a_folder_with_other_files_is_refused(stored: Path, run_path: Path, tmp_
     with pytest.raises(RunExistsError, match="has another run of this name"):
         export(stored, tmp_path / "c")
     assert (tmp_path / "a" / "run" / "notes").read_text() == "mine"
+
+
+def test_what_does_not_fit_on_the_disk_is_written_when_it_does(stored: Path, tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        for most_bytes in (0, 4096):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, limits[1]))
+            with pytest.raises(StoreError, match=r"cannot write .*: File too large; c"):
+                export(stored, tmp_path / "tb")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    export(stored, tmp_path / "tb")
+    expected = dict(zip(*open_run(stored).scalars("loss"), strict=True))
+    assert scalars(tmp_path / "tb/run/train", "loss") == pytest.approx(expected)
 
 
 def test_a_folder_that_another_process_writes_is_refused(stored: Path, tmp_path: Path) -> None:
