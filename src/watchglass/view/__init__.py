@@ -82,7 +82,11 @@ if TYPE_CHECKING:
         layer_grid as layer_grid,
         layer_names as layer_names,
     )
-    from watchglass.view.markdown import escape as escape, markdown_document as markdown_document
+    from watchglass.view.markdown import (
+        block_markdown as block_markdown,
+        escape as escape,
+        markdown_document as markdown_document,
+    )
     from watchglass.view.module_tables import first_bad as first_bad, modules_table as modules_table
     from watchglass.view.notebook.card import run_card as run_card
     from watchglass.view.notebook.following import live as live

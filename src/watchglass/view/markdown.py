@@ -1,26 +1,44 @@
-"""Verdicts as GitHub-flavoured Markdown, for a comment on a pull request. GitLab and Gitea show it alike."""
+"""Verdicts and blocks as GitHub-flavoured Markdown, for a comment on a pull request. GitLab and Gitea show it alike."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import singledispatch
 
-from watchglass.records import Diagnosis, Finding, Verdict, count
+from watchglass.records import Diagnosis, Finding, Severity, Verdict, count
+from watchglass.view.blocks import (
+    Block,
+    Disclosure,
+    Figure,
+    Gallery,
+    Inline,
+    Items,
+    Pairs,
+    Section,
+    Span,
+    Text,
+    TextTable,
+)
 from watchglass.view.conclusion import Terms, failed_rules, not_answered, outcome
 from watchglass.view.formats import Judged
+from watchglass.view.pictures.numbers import numbers_of
+from watchglass.view.sections import diagnosis_blocks, status_blocks
 from watchglass.view.text import number, percent, printable
-from watchglass.view.verdict_sentences import chain, closing, findings_of, headline, since
+from watchglass.view.verdict_sentences import closing, headline, since
 
 #: Longest comment that GitHub accepts, in characters as JavaScript counts them, with a reserve for the caller.
 MOST_CHARACTERS = 65_536 - 536
 #: Characters of a cell, and of a sentence.
 _CELL, _SENTENCE = 300, 600
 #: Most rows of each part of a comment on one run.
-_DIAGNOSES, _FINDINGS, _CAUSES, _ADVICE, _CHAIN = 20, 200, 3, 5, 8
+_DIAGNOSES, _FINDINGS, _ITEMS = 20, 200, 8
 
 _MARKS = {"clean": "✅", "findings": "❌", "no answer": "⚠️"}
-_SEVERITIES = {"error": "🔴 error", "warning": "🟡 warning", "info": "🔵 info"}
+_SIGNS = {"error": "🔴", "warning": "🟡", "info": "🔵"}
+#: A number in a cell.
+_DIGITS = re.compile(r"-?[\d.,]+(e[+-]?\d+)?")
 
 #: Characters with a meaning in Markdown or in links of GitHub.
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()#|~$!^])")
@@ -55,11 +73,13 @@ def markdown_document(judged: Judged) -> str:
     ordered = sorted(zip(outcomes, verdicts, strict=True), key=lambda pair: pair[0] == "clean")  # faults first
     wrong = [each for answer, each in ordered if answer != "clean"]
     rows = [
-        f"| {_MARKS[answer]} | {_code(each.run)} | {_cell(headline(each))} | {each.train_steps:,} |"
-        for answer, each in ordered
+        (_MARKS[answer], Span(each.run, "code"), headline(each), f"{each.train_steps:,}") for answer, each in ordered
     ]
-    table = _table("| | run | verdict | steps |\n|---|---|---|--:|", rows, "run")
-    return _joined([head, *table, *(block for each in wrong for block in _folded(each, terms))])
+    shown = rows[: len(_fitting([_row(row) for row in rows]))]
+    left = len(rows) - len(shown)
+    more = [f"and {count(left, 'further run')}\n"] if left else []
+    table = block_markdown(TextTable(("", "run", "verdict", "steps"), shown))
+    return _joined([head, table, *more, *(block for each in wrong for block in _folded(each, terms))])
 
 
 def _folded(verdict: Verdict, terms: Terms) -> Iterator[str]:
@@ -70,89 +90,139 @@ def _folded(verdict: Verdict, terms: Terms) -> Iterator[str]:
 
 
 def _whole(verdict: Verdict, terms: Terms, *, details: bool = True) -> Iterator[str]:
+    """The parts of a comment on a run, each of which can be left out as a whole."""
     yield f"Run {_code(verdict.run)}\n"
     for text in filter(None, (not_answered(verdict, terms), *failed_rules(verdict))):
         yield f"> {_MARKS['no answer']} {escape(text)}\n"
+    blocks: list[Block] = []
     if verdict.diagnoses:
         rows = [_diagnosis_row(each, verdict) for each in verdict.diagnoses[:_DIAGNOSES]]
-        left = len(verdict.diagnoses) - len(rows)
-        yield "| | what | since | likely cause | try |\n|---|---|---|---|---|\n" + "\n".join(rows) + "\n"
-        if left:
-            yield f"and {count(left, 'further diagnosis', 'further diagnoses')}\n"
-    for diagnosis in verdict.diagnoses[: _DIAGNOSES if details else 3]:
-        yield _in_full(diagnosis, chain(findings_of(diagnosis, verdict)))
+        blocks.append(TextTable(("", "what", "since", "likely cause", "try"), rows))
+        if left := len(verdict.diagnoses) - len(rows):
+            blocks.append(Text(f"and {count(left, 'further diagnosis', 'further diagnoses')}"))
+    shown = diagnosis_blocks(verdict)[: _DIAGNOSES if details else 3]
+    blocks += [Disclosure(each.title, each.blocks) for each in shown]
     if details and verdict.findings:
-        yield _findings(verdict.findings)
-    if details:
-        yield _rules(verdict)
+        blocks.append(Disclosure(count(len(verdict.findings), "finding"), _findings(verdict.findings)))
+    if details and verdict.statuses:
+        rules = status_blocks(verdict.statuses[:_FINDINGS])
+        blocks.append(Disclosure(count(len(verdict.statuses), "rule"), rules))
+    yield from map(block_markdown, blocks)
     for line in closing(verdict):
         yield f"{escape(line)}  "
 
 
-def _diagnosis_row(diagnosis: Diagnosis, verdict: Verdict) -> str:
-    causes = diagnosis.causes[:1]
-    cells = (
-        _SEVERITIES[diagnosis.severity.value],
-        _cell(diagnosis.headline),
-        _cell(since(diagnosis, verdict)),
-        *([_cell(f"{each.cause.title} ({percent(each.score)})") for each in causes] or [""]),
-        _cell(diagnosis.what_to_try[0]) if diagnosis.what_to_try else "",
-    )
-    return f"| {' | '.join(cells)} |"
+def _diagnosis_row(diagnosis: Diagnosis, verdict: Verdict) -> Sequence[Inline]:
+    causes = [f"{each.cause.title} ({percent(each.score)})" for each in diagnosis.causes[:1]]
+    tried = [*diagnosis.what_to_try[:1], ""]
+    return (_severity(diagnosis.severity), diagnosis.headline, since(diagnosis, verdict), *(causes or [""]), tried[0])
 
 
-def _in_full(diagnosis: Diagnosis, links: Sequence[str]) -> str:
-    lines = [f"<details><summary>{in_html(diagnosis.headline)}</summary>\n"]
-    if diagnosis.subject:
-        lines.append(f"First in {_code(diagnosis.subject)}.\n")
-    lines += [
-        f"- **{escape(each.cause.title)}** ({percent(each.score)}): {escape(each.cause.explanation)}"
-        for each in diagnosis.causes[:_CAUSES]
-    ]
-    lines.append("\nWhat to try:\n" if diagnosis.what_to_try else "")
-    lines += [f"1. {escape(advice)}" for advice in diagnosis.what_to_try[:_ADVICE]]
-    lines.append("\nSymptoms, earliest first:\n" if links else "")
-    lines += [f"- {escape(link)}" for link in links[:_CHAIN]]
-    if len(links) > _CHAIN:
-        lines.append(f"- and {count(len(links) - _CHAIN, 'further finding')}")
-    return "\n".join(lines) + "\n\n</details>\n"
+def _severity(severity: Severity) -> Span:
+    return Span(severity.value, f"tag {severity.value}")
 
 
-def _findings(findings: Sequence[Finding]) -> str:
+def _findings(findings: Sequence[Finding]) -> list[Block]:
+    """Narrower than the table of a page: what fits beside a discussion, for at most a third of the space."""
     rows = [
-        f"| {_SEVERITIES[each.severity.value]} | {_cell(each.rule)} | {each.step} | {_cell(each.message)} "
-        f"| {_cell(number(each.value))} | {_cell(number(each.limit))} |"
+        (_severity(each.severity), each.rule, f"{each.step}", each.message, number(each.value), number(each.limit))
         for each in findings[:_FINDINGS]
     ]
-    rows = _fitting(rows)
+    head = ("", "rule", "step", "what", "value", "limit")
+    rows = rows[: len(_fitting([_row(row) for row in rows]))]
     left = len(findings) - len(rows)
-    more = f"\n\nand {count(left, 'further finding')}" if left else ""
-    head = "| | rule | step | what | value | limit |\n|---|---|--:|---|--:|--:|\n"
-    summary = f"<details><summary>{count(len(findings), 'finding')}</summary>\n\n"
-    return summary + head + "\n".join(rows) + more + "\n\n</details>\n"
+    return [TextTable(head, rows), *([Text(f"and {count(left, 'further finding')}")] if left else [])]
 
 
-def _rules(verdict: Verdict) -> str:
-    if not verdict.statuses:
-        return ""
-    rows = "".join(
-        f"| {_cell(each.rule)} | {each.status.value} | {_cell(each.reason)} |\n"
-        for each in verdict.statuses[:_FINDINGS]
-    )
-    summary = f"<details><summary>{count(len(verdict.statuses), 'rule')}</summary>\n\n"
-    return f"{summary}| rule | status | why |\n|---|---|---|\n{rows}\n</details>\n"
+@singledispatch
+def block_markdown(block: Block) -> str:
+    """A block as Markdown."""
+    raise TypeError(f"no way to write {type(block).__name__} as Markdown")
 
 
-def _table(head: str, rows: list[str], noun: str) -> Iterator[str]:
-    """A table as one block."""
-    shown = _fitting(rows)
-    yield head + "\n" + "\n".join(shown) + "\n"
-    if len(shown) < len(rows):
-        yield f"and {count(len(rows) - len(shown), f'further {noun}')}\n"
+@block_markdown.register
+def _text(block: Text) -> str:
+    return f"{_inline(block.content)}\n"
+
+
+@block_markdown.register
+def _table_of(block: TextTable) -> str:
+    columns = zip(*block.rows, strict=True) if block.rows else [() for _ in block.head]
+    lines = ["--:" if cells and all(map(_is_number, cells)) else "---" for cells in columns]
+    head = _row(block.head or [""] * len(lines))
+    return "\n".join([head, f"|{'|'.join(lines)}|", *map(_row, block.rows)]) + "\n"
+
+
+def _row(cells: Sequence[Inline]) -> str:
+    return f"| {' | '.join(_inline(cell, _CELL) for cell in cells)} |"
+
+
+def _is_number(cell: Inline) -> bool:
+    return isinstance(cell, str) and _DIGITS.fullmatch(cell) is not None
+
+
+@block_markdown.register
+def _items(block: Items) -> str:
+    sign = "1." if block.ordered else "-"
+    lines = [f"{sign} {_item(item)}" for item in block.items[:_ITEMS]]
+    left = len(block.items) - len(lines)
+    return "\n".join([*lines, *([f"{sign} and {left:,} more"] if left else [])]) + "\n"
+
+
+def _item(item: Block | str | Sequence[Block]) -> str:
+    """An item in one line: of several blocks the texts; what a page folds inside of a list is left out."""
+    if isinstance(item, str):
+        return escape(item)
+    texts = [each for each in ([item] if isinstance(item, Block) else item) if isinstance(each, Text)]
+    return "<br>".join(_inline(each.content) for each in texts)
+
+
+@block_markdown.register
+def _pairs(block: Pairs) -> str:
+    found = []
+    for label, blocks in block.pairs:
+        short = len(blocks) == 1 and isinstance(blocks[0], Text)
+        text = "\n".join(map(block_markdown, blocks))
+        found += [f"{escape(label)}:{' ' if short else chr(10) * 2}{text}"] if blocks else []
+    return "\n".join(found)
+
+
+@block_markdown.register
+def _figure(block: Figure) -> str:
+    """The numbers of a picture, because comments hold no pictures."""
+    return block_markdown(Disclosure(block.picture.title, [numbers_of(block.picture), Text(block.caption)]))
+
+
+@block_markdown.register
+def _gallery(block: Gallery) -> str:
+    return "\n".join(map(block_markdown, block.figures))
+
+
+@block_markdown.register
+def _disclosure(block: Disclosure) -> str:
+    body = "\n".join(map(block_markdown, block.blocks))
+    return f"<details><summary>{in_html(block.title)}</summary>\n\n{body}\n</details>\n"
+
+
+@block_markdown.register
+def _section(block: Section) -> str:
+    body = "\n".join(map(block_markdown, block.blocks))
+    return f"{'#' * (block.level + 1)} {escape(block.title)}\n\n{body}" if block.blocks else ""
+
+
+def _inline(content: Inline, most: int = _SENTENCE) -> str:
+    if isinstance(content, str):
+        return escape(content, most)
+    if not isinstance(content, Span):
+        return " ".join(_inline(each, most) for each in content)
+    text = escape(content.text, most)
+    if content.role.startswith("tag "):
+        return f"{_SIGNS[content.role.removeprefix('tag ')]} {text}"
+    return {"code": f"<code>{text}</code>", "strong": f"**{text}**", "score": f"({text})"}.get(content.role, text)
 
 
 def _fitting(rows: list[str]) -> list[str]:
-    """The first rows, for at most a third of the space: blocks are kept or omitted as a whole."""
+    """The first rows, for at most a third of the space: parts are kept or omitted as a whole."""
     while rows and len("\n".join(rows)) > MOST_CHARACTERS // 3:
         rows = rows[: 2 * len(rows) // 3]
     return rows

@@ -32,6 +32,8 @@ STYLES = {"error": "bold red", "warning": "bold yellow", "info": "cyan", "": "bo
 
 #: Most diagnoses that are shown with their proof, and most that are shown at all.
 _IN_FULL, _TITLES = 3, 6
+#: A further cause with this score is stated beside the first one: alone it would be the cause.
+_LIKELY = 0.5
 #: Most findings without a diagnosis that are shown.
 _UNEXPLAINED = 5
 
@@ -189,6 +191,9 @@ def _proven(diagnosis: Diagnosis, verdict: Verdict, position: int) -> Iterator[T
         yield TextRow(printable(proof) + stated_by(findings, proof), "because" if name else "seen")
     if not name and diagnosis.causes:
         yield TextRow("; ".join(map(cause_in_words, diagnosis.causes)), "likely")
+    likely = [each for each in diagnosis.causes[1:] if each.score >= _LIKELY] if name else []
+    if likely:
+        yield TextRow("; ".join(map(cause_in_words, likely)), "or")
     for advice in diagnosis.what_to_try[:1]:
         yield TextRow(printable(advice), "try", "bold")
     if others := symptoms_in_words(findings, diagnosis.headline):

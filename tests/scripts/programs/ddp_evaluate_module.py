@@ -4,7 +4,7 @@ It learns random labels by heart, so the validation loss rises.
 """
 # /// watchglass
 # headline = "^[0-9]+ (error|warning)"
-# says = ["[Tt]he\\s+model\\s+overfits\\s+its\\s+training\\s+data"]
+# says = ["Overfit at step"]
 # slow = true
 # ///
 

@@ -2,7 +2,7 @@
 # /// watchglass
 # options = ["--save-interval", "8"]
 # headline = "^[0-9]+ (error|warning)"
-# says = ["overfits\\s+its\\s+training\\s+data", "validation loss .cross_entropy."]
+# says = ["Overfit at step", "validation loss .cross_entropy."]
 # steps = 400
 # [[recorded]]
 # series = "loss"

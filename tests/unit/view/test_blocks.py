@@ -8,6 +8,7 @@ from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
+from markdown_it import MarkdownIt
 
 from watchglass.view import (
     Block,
@@ -21,6 +22,7 @@ from watchglass.view import (
     Text,
     TextTable,
     block_html,
+    block_markdown,
     blocks_html,
     plain,
 )
@@ -49,6 +51,15 @@ def test_text_of_a_run_is_text_wherever_it_stands(block: Block) -> None:
     assert "<b onclick" not in html
     assert '<b onclick="x">&\\u202e' in "".join(root.itertext())
     assert not [element for element in root.iter() if "onclick" in element.attrib]
+
+
+@pytest.mark.parametrize("block", KINDS, ids=lambda block: type(block).__name__)
+def test_markdown_shows_the_text_of_each_kind_and_no_markup_of_it(block: Block) -> None:
+    page = MarkdownIt("commonmark", {"html": True}).enable("table").render(block_markdown(block))
+    assert "\u202e" not in page
+    assert "<b " not in page
+    assert "&lt;b onclick=" in page
+    assert page.count("<details>") == page.count("</details>")
 
 
 def test_a_section_a_list_and_a_pair_without_content_leave_nothing() -> None:

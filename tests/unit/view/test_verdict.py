@@ -53,6 +53,16 @@ def test_a_cause_that_is_not_likely_is_not_stated_as_one(sick_verdict: Verdict) 
     ]
 
 
+def test_another_cause_that_is_likely_too_is_stated_beside_the_first(sick_verdict: Verdict) -> None:
+    (one,) = sick_verdict.diagnoses
+    first, second = one.causes
+    for score, rows in ((0.5, ["   or       the data holds NaN (50 %, from step 45 on)"]), (0.49, [])):
+        causes = (first, replace(second, score=score))
+        stated = replace(one, headline="The learning rate is too high: it diverges", causes=causes)
+        lines = verdict_text(replace(sick_verdict, diagnoses=(stated,)), width=200).splitlines()
+        assert [line for line in lines if line.startswith("   or ")] == rows
+
+
 def test_several_diagnoses_are_numbered_and_the_last_of_many_are_counted(sick_verdict: Verdict) -> None:
     (one,) = sick_verdict.diagnoses
     stated = replace(one, subject="fc1", headline="The learning rate is too high: it diverges")
