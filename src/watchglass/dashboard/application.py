@@ -152,14 +152,14 @@ class Dashboard:
             return _missing("there is no such page")
 
         def answer(watched: WatchedRun) -> Response:
-            published, drawn = self._drawn(request, row, watched, name)
+            drawn = self._drawn(request, row, watched, name)
             tabs = [
                 Tab(other.title, self._links.run(row.identifier, path), path == name)
                 for path, other in RUN_PAGES.items()
             ]
             tabs.append(Tab("Report", self._links.run(row.identifier, "report.html"), here=False))
-            address = self._links.events(run=row.identifier, after=f"{self._epoch}-{published.number}")
-            title = f"{row.listed.name}: {published.verdict.status}"
+            address = self._links.events(run=row.identifier, after=f"{self._epoch}-{drawn.number}")
+            title = f"{row.listed.name}: {drawn.status}"
             return HTMLResponse(
                 shell(
                     self._links, title, drawn.html, name=row.listed.name, tabs=tabs, pulse=watched.pulse(),
@@ -188,16 +188,16 @@ class Dashboard:
         name = request.path_params.get("page", "")
         if name not in RUN_PAGES or (row := self._row(request)) is None:
             return _missing("there is no such page")
-        return self._of_run(row, lambda watched: answer(self._drawn(request, row, watched, name)[1]))
+        return self._of_run(row, lambda watched: answer(self._drawn(request, row, watched, name)))
 
-    def _drawn(self, request: Request, row: RunRow, watched: WatchedRun, name: str) -> tuple[Published, Drawn]:
+    def _drawn(self, request: Request, row: RunRow, watched: WatchedRun, name: str) -> Drawn:
         page = RUN_PAGES[name]
         query = {each: request.query_params[each] for each in page.choices if each in request.query_params}
 
         def draw(published: Published) -> Drawn:
             shown = Shown(published, self._links, row.identifier, query, watched.goes_on, self._acts)
             blocks = page.draw(shown)
-            return Drawn(blocks, blocks_html(blocks))
+            return Drawn(blocks, blocks_html(blocks), published.number, published.verdict.status)
 
         return watched.drawn(f"{name}?{sorted(query.items())}", draw)
 

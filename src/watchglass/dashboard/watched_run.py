@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, TimeoutError as NotYet
 from functools import cached_property
@@ -24,6 +24,8 @@ from watchglass.view import Block, Courses, duration
 UNWATCHED_S = 60.0
 #: Seconds between two looks at a run in a folder; in an object store its policy says.
 _PERIOD_S = 0.5
+#: Seconds that a page waits for others to be drawn, and most views that are kept as they were drawn last.
+_WAIT_S, _VIEWS = 0.03, 32
 #: Seconds between two looks at a run that is over, but may be resumed.
 _OVER_S = 10.0
 #: Looks whose changes are kept, for pages that come back.
@@ -33,10 +35,12 @@ PARTS = ("steps", "samples", "findings", "rules")
 
 
 class Drawn(NamedTuple):
-    """A view: what it is made of, and as HTML."""
+    """A view: what it is made of, as HTML, and of which look."""
 
     blocks: Sequence[Block]
     html: str
+    number: int
+    status: str
 
 
 class Published:
@@ -72,6 +76,7 @@ class WatchedRun:
         self._number, self._asked_s = 0, clock.monotonic()
         self._changes: deque[tuple[int, frozenset[str]]] = deque(maxlen=_KEPT)
         self._courses, self._drawing, self._looking = Courses(), threading.Lock(), threading.Lock()
+        self._latest: OrderedDict[str, Drawn] = OrderedDict()
         self._newest = self._published()
         intervals = self._run.store.policy.intervals(len(self._run.workers))
         #: Seconds between two looks.
@@ -103,18 +108,29 @@ class WatchedRun:
         """Someone looks at it."""
         self._asked_s = self._clock.monotonic()
 
-    def drawn(self, view: str, draw: Callable[[Published], Drawn]) -> tuple[Published, Drawn]:
+    def drawn(self, view: str, draw: Callable[[Published], Drawn]) -> Drawn:
         """A view of the newest look, drawn once for each look however many ask for it.
 
-        Views are drawn one after the other: at once, each would take as long as all.
+        Views are drawn one after the other: at once, each would take as long as all. Who would wait for others gets the
+        view as it was drawn last; the page has its number, and so asks again.
         """
-        published = self.newest
-        if view not in published.made:
-            with self._drawing:
-                published = self._newest
-                if view not in published.made:
-                    published.made[view] = draw(published)
-        return published, published.made[view]
+        known = self.newest.made.get(view) or self._latest.get(view)
+        if known is not None and known.number == self._newest.number:
+            return known
+        if not self._drawing.acquire(timeout=-1 if known is None else _WAIT_S):
+            assert known is not None
+            return known
+        try:
+            published = self._newest
+            if view not in published.made:
+                published.made[view] = draw(published)
+                self._latest[view] = published.made[view]
+                self._latest.move_to_end(view)
+                while len(self._latest) > _VIEWS:
+                    self._latest.popitem(last=False)
+            return published.made[view]
+        finally:
+            self._drawing.release()
 
     @property
     def goes_on(self) -> bool:

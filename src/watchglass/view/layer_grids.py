@@ -217,10 +217,12 @@ def _course(run: Run, names: Sequence[str], field: LayerField, courses: Courses)
     if not field.relative or not len(found.steps):
         return found
     below = courses.of(run, [name.removeprefix(f"{field.role.value}/") for name in names], field.reduction)
-    steps, first, second = np.intersect1d(found.steps, below.steps, return_indices=True)
-    above = found.values[first]
+    steps, above, weights = found.steps, found.values, below.values
+    if not np.array_equal(steps, below.steps):
+        steps, first, second = np.intersect1d(steps, below.steps, return_indices=True)
+        above, weights = above[first], weights[second]
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratios = above / below.values[second]
+        ratios = above / weights
     # A ratio has no value where the weight is not finite; what is not finite of the update is shown at any step.
     ratios[~(np.isfinite(ratios) & (ratios > 0))] = np.nan
     ratios[np.isinf(above)] = np.inf

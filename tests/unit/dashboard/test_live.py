@@ -16,7 +16,7 @@ from waiting import PATIENCE_S, until
 from watchglass.config import Clock
 from watchglass.dashboard.application import application
 from watchglass.dashboard.listing import Listing
-from watchglass.dashboard.watched_run import PARTS, UNWATCHED_S, WatchedRun, WatchedRuns
+from watchglass.dashboard.watched_run import PARTS, UNWATCHED_S, Drawn, Published, WatchedRun, WatchedRuns
 from watchglass.errors import MissingFileError
 from watchglass.records import RuleStatus, Status
 from watchglass.store import JournalWriter
@@ -95,6 +95,32 @@ def test_a_run_that_cannot_be_read_for_a_while_stays_as_it_was(
     monkeypatch.undo()
     watched.look()
     assert "cannot be read" not in watched.pulse()
+
+
+def test_who_would_wait_for_others_gets_the_view_as_it_was(growing: RunBuilder) -> None:
+    watched = WatchedRun(growing.store.location)
+
+    def draw(published: Published) -> Drawn:
+        return Drawn((), f"look {published.number}", published.number, "")
+
+    assert watched.drawn("a", draw).html == "look 0"
+    growing.step({"scalars": {"loss": 0.5}})
+    watched.look()
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(published: Published) -> Drawn:
+        begun.set()
+        go_on.wait(PATIENCE_S)
+        return draw(published)
+
+    other = threading.Thread(target=watched.drawn, args=("b", slow))
+    other.start()
+    begun.wait(PATIENCE_S)
+    assert watched.drawn("a", draw).html == "look 0"  # and its number says so
+    go_on.set()
+    other.join()
+    assert watched.drawn("a", draw).html == "look 1"
+    assert watched.drawn("b", draw).html == "look 1"
 
 
 def test_a_run_that_nobody_looks_at_is_closed(growing: RunBuilder) -> None:

@@ -82,6 +82,9 @@ async function fetchAgain() {
       if (model) become(main, model);
       document.dispatchEvent(new Event("fresh"));
       document.title = page.title;
+      // Of a busy server it may be older than the event that it was fetched for.
+      const has = new URL(page.body.dataset.events || "/", location.href).searchParams.get("after");
+      if (has && older(has, after)) stale = true;
       say(page.querySelector(".pulse")?.textContent || "");
     } else {
       say((await answer.text()).trim());
@@ -93,6 +96,16 @@ async function fetchAgain() {
     busy = false;
     if (stale) fetchAgain();
   }, Math.max(LEAST, TIMES * (performance.now() - begun)));
+}
+
+/**
+ * Whether a state of this start of the server came before another one.
+ * @param {string} one
+ * @param {string} other
+ */
+function older(one, other) {
+  const [[epoch, number], [same, later]] = [one.split("-"), other.split("-")];
+  return epoch === same && Number(number) < Number(later);
 }
 
 /** @param {string} text */
