@@ -210,7 +210,7 @@ def summed_up(row: RunRow, published: Published, state: str) -> RunRow:
 
 
 def _thinned(run: Run) -> tuple[float, ...]:
-    """The course of the loss, the mean of each of 60 stretches; what is not finite stays so."""
+    """The course of the loss, the mean of each of 60 stretches and then the last loss; what is not finite stays so."""
     if not run.worker().has("loss"):
         return ()
     _, values = run.scalars("loss")
@@ -218,7 +218,7 @@ def _thinned(run: Run) -> tuple[float, ...]:
     if not len(values):
         return ()
     counts = np.diff([*begins.tolist(), len(values)])
-    return tuple((np.add.reduceat(values, begins) / counts).tolist())
+    return (*(np.add.reduceat(values, begins) / counts).tolist()[:-1], float(values[-1]))
 
 
 #: How rows are sorted, by the name of a column; the first of each is that of the greatest need.

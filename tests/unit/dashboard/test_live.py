@@ -245,6 +245,14 @@ def test_the_table_takes_in_new_runs_and_what_they_record(growing: RunBuilder, t
     assert (later.listed.name, later.steps, later.live) == ("later", 3, False)
 
 
+def test_the_table_ends_a_long_loss_with_its_last_value(tmp_path: Path) -> None:
+    build_run(tmp_path / "runs" / "long", [{"scalars": {"loss": 1.0 / (n + 1)}} for n in range(200)])
+    listing = Listing(str(tmp_path / "runs"))
+    listing.look()
+    (row,) = listing.rows
+    assert (len(row.loss), row.loss[-1]) == (60, 1 / 200)
+
+
 def test_a_run_that_goes_on_is_no_reason_to_worry_until_it_is_lost(
     growing: RunBuilder, listing_of: Listings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
