@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -28,9 +28,6 @@ from watchglass.cli.shared_options import (
 from watchglass.cli.terminal import print_rows, stdout_console
 from watchglass.config import EvaluatorConfig
 from watchglass.records import Status, Verdict
-
-if TYPE_CHECKING:
-    pass
 
 
 def _print_schema(wanted: bool) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from watchglass import diagnose, view
 from watchglass.config import Clock
 from watchglass.errors import in_a_line
-from watchglass.records import Finding, Mode, Status, Verdict
+from watchglass.records import Finding, Mode, Status, Verdict, count
 from watchglass.run import Run, last_step_ns, open_run, state_of, usage_of
 
 #: Seconds between two looks at a run in a folder; an object store says itself.
@@ -87,7 +87,9 @@ class RunLook:
     def progress(self, now_ns: int) -> str:
         """``"not finished · 120 of 1,000 training steps (12 %), about 3 min left · last step 2 s ago"``."""
         planned = self.verdict.planned_train_steps
-        steps = f"{self.verdict.train_steps:,}{f' of {planned:,}' if planned else ''} training steps"
+        steps = count(self.verdict.train_steps, "training step")
+        if planned:
+            steps = f"{self.verdict.train_steps:,} of {count(planned, 'training step')}"
         steps += f" ({view.percent(self.done_ratio)})" if self.done_ratio is not None else ""
         steps += f", about {view.duration(self.seconds_left)} left" if self.seconds_left is not None else ""
         parts = [self.state, steps]

@@ -65,6 +65,11 @@ def shown(app: TopApp) -> str:
     return "\n".join(str(each.render()) for each in app.screen.query(Static))
 
 
+def test_one_step_is_a_step(run_path: Path) -> None:
+    look = look_at(open_run(build_run(run_path, [{"scalars": {"loss": 1.0}}])))
+    assert look.progress(0) == "finished · 1 training step · rules not evaluated: watchglass check does"
+
+
 def test_it_shows_verdict_progress_loss_phases_and_findings(sick: Path) -> None:
     look = look_at(open_run(sick))
 

@@ -53,9 +53,7 @@ class Plots:
 
     def losses(self) -> Figure:
         """Does the loss fall, in training and in evaluation, and where did rules find something?"""
-        return self._figure(
-            loss_figure(self._run, self._run.journal.findings), "loss", "is recorded where a loss function is called"
-        )
+        return self._figure(loss_figure(self._run, self._run.journal.findings), "loss", _LOSS_CURE)
 
     def accuracy(self) -> Figure:
         """Which share of the predictions is right?"""
@@ -200,17 +198,11 @@ class Plots:
     def timeline(self) -> Figure:
         """Where did the time of training steps go: data, forward, backward, update?"""
         figure = phases_figure(self._run, self._run.journal.findings)
-        return self._figure(
-            figure, "phases of steps", "are recorded while the profiler is on, but not of very short steps"
-        )
+        return self._figure(figure, "phases of steps", _PHASES_CURE)
 
     def durations(self) -> Figure:
         """How evenly long are steps?"""
-        return self._figure(
-            durations_figure(self._run),
-            "durations of steps",
-            "are recorded while the profiler is on, but not of very short steps",
-        )
+        return self._figure(durations_figure(self._run), "durations of steps", _PHASES_CURE)
 
     def system(self, stream: str = "system") -> Figure:
         """Were processor, memory and GPU busy?
@@ -219,7 +211,8 @@ class Plots:
             stream: The stream of a machine, one of ``run.streams``.
         """
         figure = machine_figure(self._run, stream, self._run.journal.findings)
-        return self._figure(figure, f"metrics of {stream}", "are recorded while the profiler is on")
+        known = f"; its streams are {', '.join(self._run.streams)}" if self._run.streams else ""
+        return self._figure(figure, f"metrics of {stream}", f"are recorded while the profiler is on{known}")
 
     def compare(self, other: Run, metric: str = "loss", by: str = "step") -> Figure:
         """Which of two runs learns faster? One number of both, over steps or time; each has the colour of its run.
@@ -230,13 +223,18 @@ class Plots:
             by: ``"step"``, or ``"time"`` since the first step.
 
         Raises:
-            InvalidValueError: Another axis.
+            InvalidValueError: Another axis, or what is no run.
             UnknownNameError: Neither run has the scalar.
         """
+        if not isinstance(other, type(self._run)):
+            raise InvalidValueError(f"other must be a run but got {other!r:.200}; open it with watchglass.open_run")
         runs = {run.location: run for run in (self._run, other)}
         if by not in BY:
             raise InvalidValueError(f"by must be one of {', '.join(BY)}, but got {by!r}")
-        return self._figure(compared_curves(runs, metric, by), metric, _LOSS_CURE)
+        cure = (
+            _LOSS_CURE if metric == "loss" else "neither run has saved; run.tensor_names(role='metric') has the names"
+        )
+        return self._figure(compared_curves(runs, metric, by), metric, cure)
 
     def _figure(self, picture: Picture | None, what: str, when: str) -> Figure:
         if picture is None:

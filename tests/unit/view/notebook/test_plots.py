@@ -115,6 +115,10 @@ def test_two_runs_in_one_figure(run: Run, tmp_path: Path) -> None:
     assert names == [run.location, other.location]
     with pytest.raises(InvalidValueError, match="by must be one of step, time, but got 'epoch'"):
         run.plot.compare(other, by="epoch")
+    with pytest.raises(InvalidValueError, match=r"other must be a run but got 'runs/b'; open it with"):
+        run.plot.compare("runs/b")  # type: ignore[arg-type]
+    with pytest.raises(UnknownNameError, match=r"has no f1, which neither run has saved; run.tensor_names\("):
+        run.plot.compare(other, metric="f1")
 
 
 def test_the_story_has_lanes_over_one_axis(tmp_path: Path, sick_verdict: Verdict) -> None:
