@@ -26,8 +26,8 @@ class Node:
 def module_graph(run: Run) -> list[Node]:
     """The modules of the models of a run; none where it recorded none, as of boosted trees.
 
-    An edge leads from each module to the next one whose output was recorded. Branches and sums of a model are
-    operations between its modules: the graph does not show them.
+    An edge leads from each module to the next one of its model whose output was recorded. Branches and sums of a model
+    are operations between its modules: the graph does not show them.
     """
     types: dict[str, str] = {}
     for model in run.facts(facts.ModelDescription):
@@ -35,11 +35,12 @@ def module_graph(run: Run) -> list[Node]:
     leaves = _leaves(types)
     outputs = [info for info in run.worker().infos().values() if info.role is Role.OUTPUT and info.module in leaves]
     called = {info.module: info for info in sorted(outputs, key=lambda info: info.tensor_id)}
-    nodes, before = [], ""
+    nodes, before = [], dict[int | None, str]()  # the node before, by model
     for path, info in called.items():
         name = _name(path)
-        nodes.append(Node(name, types[path], (before,) if before else (), info.shape))
-        before = name
+        inputs = (before[info.model],) if info.model in before else ()
+        nodes.append(Node(name, types[path], inputs, info.shape))
+        before[info.model] = name
     return nodes + [Node(_name(path), types[path]) for path in leaves if path not in called]
 
 

@@ -20,7 +20,7 @@ from tensorboard.util import tensor_util
 from dashboards import HOSTILE, finding, steps
 from watchglass import diagnose
 from watchglass.errors import CompactedError, InvalidValueError, MissingExtraError, RunExistsError, StoreError
-from watchglass.records import Mode, ModuleKind, Reduction, RuleStatus, Status
+from watchglass.records import Mode, ModuleKind, Reduction, Role, RuleStatus, Status, TensorInfo
 from watchglass.run import Run, open_run
 from watchglass.testing import RunBuilder, Step, build_run
 from watchglass.trackers import ExportedRun, TensorBoardExport, tensorboard_export
@@ -248,6 +248,19 @@ def test_the_graph_has_the_modules_in_the_order_of_their_calls(run_path: Path, t
     ]
     (shape,) = graph.node[0].attr["_output_shapes"].list.shape
     assert [each.size for each in shape.dim] == [2, 3]
+
+
+def test_the_graph_has_no_edge_from_a_model_to_another(run_path: Path, tmp_path: Path) -> None:
+    named = {"net.fc1": 0, "critic.fc1": 1, "net.fc2": 0}
+    rows = [TensorInfo(0, f"{path}.output", Role.OUTPUT, module=path, model=model) for path, model in named.items()]
+    values = {each.name: np.ones((2, 3), np.float32) for each in rows}
+    types = {"model": {"module_types": dict.fromkeys(named, "Linear")}}
+    build_run(run_path, [Step({}, statistics=values)], tensors=rows, facts=types)
+    export(run_path, tmp_path / "tb")
+    graph = read(tmp_path / "tb" / "run" / "watchglass").Graph()
+    assert {each.name: list(each.input) for each in graph.node} == {
+        "net/fc1": [], "critic/fc1": [], "net/fc2": ["net/fc1"],
+    }  # fmt: skip
 
 
 def test_a_folder_with_other_files_is_refused(stored: Path, run_path: Path, tmp_path: Path) -> None:
