@@ -126,7 +126,7 @@ class ExplanationAnswer:
 
 @dataclass(frozen=True)
 class PointAnswer:
-    """Some steps of a series."""
+    """Some steps of a series, by their finite values; texts such as "NaN" where there are none."""
 
     step: int  #: The last one.
     last: Number

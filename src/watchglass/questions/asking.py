@@ -154,7 +154,7 @@ class Questions:
         self, run: str, name: str = "loss", mode: str = "train", first: int = 0, last: int | None = None,
         points: int = 40,
     ) -> SeriesAnswer:  # fmt: skip
-        """Read a scalar over steps, thinned; each point has the last, lowest and highest value of its steps.
+        """Read a scalar over steps, thinned; each point has the last, lowest and highest finite value of its steps.
 
         Args:
             run: Identifier or name of a run from list_runs.
