@@ -29,7 +29,7 @@ def test_no_repository_is_no_commit(tmp_path: Path) -> None:
 
 def test_releases_are_read_from_what_is_loaded_and_nothing_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     class Computing(ModuleType):
-        def __getattr__(self, name: str) -> str:
+        def __getattribute__(self, name: str) -> str:  # as those of importlib.util.LazyLoader
             raise AssertionError(f"{name} was computed")
 
     stated = ModuleType("a_package")

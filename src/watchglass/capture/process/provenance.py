@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from watchglass.config import read_regular
 
@@ -31,10 +33,18 @@ def versions(*, everything: bool) -> dict[str, str]:
     found = {"python": platform.python_version()}
     others = sorted(name for name in tuple(sys.modules) if "." not in name and name not in sys.stdlib_module_names)
     for name in (*_DECISIVE, *(others if everything else ())):
-        # A module may compute attributes that are missing, and so import others: only what is there counts.
-        version = getattr(sys.modules.get(name), "__dict__", {}).get("__version__")
+        version = _content(sys.modules.get(name)).get("__version__")
         if isinstance(version, str) and len(found) < _MOST:
             found.setdefault(name, version[:80])
+    return found
+
+
+def _content(module: object) -> Mapping[str, Any]:
+    """What a module has now: asked for an attribute, a lazy one is loaded, and others import what is missing."""
+    try:
+        found: Mapping[str, Any] = object.__getattribute__(module, "__dict__")
+    except AttributeError:
+        return {}
     return found
 
 
