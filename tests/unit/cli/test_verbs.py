@@ -167,8 +167,8 @@ def test_every_verb_has_help(watchglass: Watchglass, verb: str) -> None:
 def test_the_list_of_verbs_has_their_whole_summaries(watchglass: Watchglass) -> None:
     said = watchglass("--help")
     assert (said.status, said.err) == (0, "")
-    whole = "Write a run as tidy Parquet tables for pandas, polars, DuckDB or Spark, or as event files of TensorBoard."
-    assert whole in " ".join(said.out.split())
+    whole = "Write a run as tidy Parquet tables for pandas, polars, DuckDB or Spark, or for TensorBoard or Weights &"
+    assert f"{whole} Biases." in " ".join(said.out.split())
     assert watchglass() == (2, said.out, "")
 
 
