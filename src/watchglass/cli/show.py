@@ -128,6 +128,8 @@ def _row(run: dict[str, Any]) -> tuple[view.Inline, ...]:
     if run["problem"]:
         return run["name"], begun, view.Span(run["problem"], "tag warning")
     findings = f"{run['findings']}, worst {run['worst']}" if run["findings"] else "none"
+    if run["findings"] is None:
+        findings = "not evaluated"
     return (
         run["name"], begun, run["state"], f"{run['train_steps']:,}", view.duration(run["seconds"]),
         view.number(run["loss"]), view.number(run["validation_loss"]), str(run["models"]), findings,

@@ -126,7 +126,8 @@ class Runs:
     def table(self) -> Table:
         """One row per run: ``name, created, state, attempts, workers, models, train_steps, eval_steps, loss,
         validation_loss, findings, worst, seconds, problem, location``. Of several ``models`` the losses are those of
-        the first; ``run.models`` has all. Opens each run that was not opened before.
+        the first; ``run.models`` has all. ``findings`` is None where no rule was evaluated. Opens each run that was not
+        opened before.
         """  # noqa: D205
         return Table("runs", self._table)
 
@@ -204,7 +205,8 @@ def _summary(listed: ListedRun) -> dict[str, Any]:
             state=state_of(run), attempts=len(run.attempts), workers=len(run.workers), models=len(models),
             train_steps=count_steps(run, Mode.TRAIN), eval_steps=count_steps(run, Mode.EVAL),
             loss=models[0].training_loss if models else None,
-            validation_loss=models[0].validation_loss if models else None, findings=len(findings),
+            validation_loss=models[0].validation_loss if models else None,
+            findings=len(findings) if findings or run.journal.statuses else None,
             worst=max((each.severity for each in findings), key=lambda severity: Severity(severity).rank).value
             if findings else None,
             seconds=max(run.worker(name).seconds for name in leaders_of(run)),

@@ -8,7 +8,7 @@ import pytest
 from calls import counted_calls
 from watchglass.cli import main
 from watchglass.errors import InvalidValueError, MissingFileError, NotARunError, UnknownNameError
-from watchglass.records import Finding, Mode, Severity
+from watchglass.records import Finding, Mode, RuleStatus, Severity, Status
 from watchglass.run import Run, RunSearch, open_run, open_runs
 from watchglass.run.runs import runs_of
 from watchglass.store import LocalStore, read_manifest
@@ -24,7 +24,7 @@ def losses(*values, every=1):
 @pytest.fixture
 def folder(tmp_path):
     found = Finding("0123456789ab", "R", Severity.ERROR, 0, 0, 1, Mode.TRAIN, "worker_0", (), None, None, "m")
-    build_run(tmp_path / "runs" / "first", losses(3.0, 2.0, 1.0))
+    build_run(tmp_path / "runs" / "first", losses(3.0, 2.0, 1.0), journal=[RuleStatus("R", Status.NO_ISSUES_FOUND)])
     build_run(tmp_path / "runs" / "group" / "second", [*losses(5.0, 4.0), Step({"loss": 6.0}, mode=Mode.EVAL)],
               journal=[found])  # fmt: skip
     build_run(tmp_path / "runs" / "group" / "killed", losses(1.0, 0.5, 0.25, every=2), status=None)
@@ -64,6 +64,7 @@ def test_a_table_has_a_row_for_each(folder):
         "error",
     )
     assert (killed["state"], killed["loss"], killed["attempts"], killed["workers"]) == ("lost", 0.25, 1, 1)
+    assert killed["findings"] is None  # no rule was evaluated
     assert (rows["group/empty"]["train_steps"], rows["group/empty"]["loss"]) == (0, None)
     assert first["created"] <= second["created"]
     assert len(open_runs(folder).to_pandas()) == len(open_runs(folder).to_polars()) == 4
@@ -140,5 +141,7 @@ def test_show_lists_the_runs_of_a_folder(folder, capsys):
     assert "4 runs" in shown
     (line,) = [line for line in shown.splitlines() if line.startswith("group/second")]
     assert line.split()[-3:] == ["1,", "worst", "error"]
+    ends = {line.split()[0]: line.rstrip().split("  ")[-1].strip() for line in shown.splitlines() if line[:1] in "fg"}
+    assert (ends["first"], ends["group/killed"]) == ("none", "not evaluated")
     assert main(["show", str(folder / "notes")]) == 2
     assert "is not a run" in capsys.readouterr().err
