@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -96,15 +97,32 @@ def _print_runs(
     console: Console, heading: str, runs: list[dict[str, Any]], different: dict[str, dict[str, str]]
 ) -> None:
     titles = ("run", "begun", "state", "steps", "time", "loss", "validation", "models", "findings")
+    rows = [_row(run) for run in runs]
+    table = zip_longest(titles, *([str(cell) for cell in row] for row in rows if len(row) == len(titles)))
+    shown = _fitting(different, console.width - sum(max(map(len, column)) + 2 for column in table))
     print_table(
         console,
         heading,
-        ((*_row(run), *(values[run["location"]] for values in different.values())) for run in runs),
-        titles=(*titles, *different),
+        ((*row, *(values[run["location"]] for values in shown.values())) for row, run in zip(rows, runs, strict=True)),
+        titles=(*titles, *shown),
         numbers=("steps", "loss", "validation", "models"),
     )
+    if left := [name for name in different if name not in shown]:
+        line = f"these differ too: {', '.join(left)}; watchglass report of the folder shows them"
+        console.print(f"  {view.printable(line)}", markup=False, soft_wrap=True)
     if any((row["models"] or 0) > 1 for row in runs):
         console.print("  losses are those of the first model; for the other models: watchglass show RUN")
+
+
+def _fitting(different: dict[str, dict[str, str]], width: int) -> dict[str, dict[str, str]]:
+    """The first settings whose columns fit into so many characters."""
+    shown = {}
+    for name, values in different.items():
+        width -= max(map(len, (name, *values.values()))) + 2
+        if width < 0:
+            break
+        shown[name] = values
+    return shown
 
 
 def _differences(runs: list[dict[str, Any]]) -> dict[str, dict[str, str]]:

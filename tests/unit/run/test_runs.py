@@ -145,3 +145,15 @@ def test_show_lists_the_runs_of_a_folder(folder, capsys):
     assert (ends["first"], ends["group/killed"]) == ("none", "not evaluated")
     assert main(["show", str(folder / "notes")]) == 2
     assert "is not a run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("columns", "fits"), [(200, True), (80, False)])
+def test_show_has_the_settings_that_differ_as_far_as_they_fit(tmp_path, capsys, monkeypatch, columns, fits):
+    for name, rate in (("a", 0.25), ("b", 0.125)):
+        optimizer = {"type": "SGD", "groups": [{"lr": rate}]}
+        build_run(tmp_path / name, losses(2.0, 1.0), facts={"optimizer": optimizer})
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert main(["show", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert ("0.125" in shown) is fits
+    assert ("these differ too: lr; watchglass report of the folder shows them" in shown) is not fits
