@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import threading
 from html import escape
-from typing import TYPE_CHECKING
 
 from watchglass.errors import InvalidValueError, WatchglassError, importing
-from watchglass.run import open_run
+from watchglass.run import Run, open_run
 
 with importing("a card that updates itself needs anywidget", "notebook"):
     from anywidget import AnyWidget
     from traitlets import Unicode
-
-if TYPE_CHECKING:
-    from watchglass.run import Run
 
 #: Shows the card, which Python has escaped; what a reader has unfolded stays open.
 _SHOW = """
@@ -39,16 +35,20 @@ _SHORTEST_S = 0.5
 
 
 class Card(AnyWidget):
-    """A card that a thread keeps up to date until the run ends or the card is closed."""
+    """A card that a thread keeps up to date until the run ends or the card is closed.
+
+    Args:
+        run: The run, from now on for the thread of the card.
+        interval_s: Seconds between two looks.
+    """
 
     _esm = _SHOW
     html = Unicode().tag(sync=True)
 
     def __init__(self, run: Run, interval_s: float) -> None:
-        # A run is for one thread: this one has its own.
-        self._run = open_run(run.location)
         self._closed = threading.Event()
-        super().__init__(html=self._run._repr_html_())
+        self._run = run
+        super().__init__(html=run._repr_html_())
         follower = threading.Thread(target=self._follow, args=(interval_s,), name="watchglass-card", daemon=True)
         follower.start()
 
@@ -83,9 +83,11 @@ def live(run: Run, *, interval_s: float = 2.0) -> Card:
         interval_s: Seconds between two looks, at least 0.5.
 
     Raises:
-        InvalidValueError: The interval is shorter.
+        InvalidValueError: The interval is shorter, or what is given is no run.
         MissingExtraError: anywidget is not installed.
     """
     if not interval_s >= _SHORTEST_S:
         raise InvalidValueError(f"interval_s must be at least {_SHORTEST_S} s but got {interval_s!r}")
-    return Card(run, interval_s)
+    if not isinstance(run, Run):
+        raise InvalidValueError(f"live shows a run but got {run!r:.200}; open it with watchglass.open_run")
+    return Card(open_run(run.location), interval_s)  # a run is for one thread

@@ -46,3 +46,10 @@ def test_a_card_that_looks_too_often_is_refused(tmp_path: Path) -> None:
         builder.flush()
         with pytest.raises(InvalidValueError, match=r"interval_s must be at least 0\.5 s but got 0\.1"):
             watchglass.live(open_run(tmp_path / "run"), interval_s=0.1)
+
+
+def test_what_is_no_run_is_refused_in_one_line() -> None:
+    with pytest.raises(
+        InvalidValueError, match=r"live shows a run but got 'runs/a'; open it with watchglass\.open_run"
+    ):
+        watchglass.live("runs/a")  # type: ignore[arg-type]
