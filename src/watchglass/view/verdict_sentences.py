@@ -32,8 +32,8 @@ _FEW_STEPS = 20
 _MOSTLY = 0.5
 #: Rules that a line names.
 _NAMED = 4
-#: Symptoms that a line names.
-_SYMPTOMS = 8
+#: Rules of symptoms that a line names, and steps of each.
+_SYMPTOMS, _STEPS_OF_RULE = 8, 3
 _SILENCE = {Status.STARVED: "could not be evaluated", Status.ERROR: "failed"}
 
 
@@ -130,13 +130,26 @@ def growing(verdict: Verdict) -> Iterator[str]:
 
 
 def symptoms_in_words(findings: Sequence[Finding], above: str) -> str:
-    """Findings in the order given, by rule and step, in one line: ``"LossIncreasing at step 4, DeadRelu at step 9"``.
+    """Findings in the order given, by rule, in one line: ``"LossIncreasing at step 4, DeadRelu at steps 9, 12"``.
 
     Those whose messages ``above`` states already are left out.
     """
-    shown = [finding for finding in findings if not _stated(finding.message, above)]
-    named = list(dict.fromkeys(f"{printable(each.rule)} at step {each.step}" for each in shown))
-    return ", ".join(named[:_SYMPTOMS]) + _more(len(named) - _SYMPTOMS)
+    steps: dict[str, list[int]] = {}
+    for finding in findings:
+        if not _stated(finding.message, above):
+            steps.setdefault(printable(finding.rule), []).append(finding.step)
+    named = [f"{rule} at {_at(own)}" for rule, own in steps.items()]
+    return "; ".join(named[:_SYMPTOMS]) + _more(len(named) - _SYMPTOMS)
+
+
+def _at(steps: Sequence[int]) -> str:
+    """``"step 4"``, ``"steps 9, 12"``, the first and how many more of many."""
+    known = sorted(set(steps))
+    if len(known) == 1:
+        return f"step {known[0]}"
+    shown = ", ".join(map(str, known[:_STEPS_OF_RULE]))
+    more = len(known) - _STEPS_OF_RULE
+    return f"steps {shown}" + (f" and {more} more" if more > 0 else "")
 
 
 def stated_by(findings: Sequence[Finding], above: str) -> str:

@@ -73,7 +73,7 @@ def test_show_says_of_which_worker_values_are(watchglass: Watchglass, tmp_path: 
     assert "Tensors of worker_0\n" in said
     assert repr(open_run(tmp_path / "pool")).endswith("2 workers, 7 TRAIN steps, 1 tensor, finished)")
     listed = watchglass("show", tmp_path).out.splitlines()[2].split()
-    assert (listed[4], listed[-2]) == ("7", "2")
+    assert (listed[4], *listed[-3:]) == ("7", "2", "not", "evaluated")
 
 
 def test_show_says_nothing_of_workers_where_there_is_one(watchglass: Watchglass, broken: Path) -> None:

@@ -19,7 +19,7 @@ from watchglass.view import (
     verdict_text,
 )
 from watchglass.view.text import percent
-from watchglass.view.verdict_sentences import chain, closing, since
+from watchglass.view.verdict_sentences import chain, closing, since, symptoms_in_words
 
 
 def test_a_sick_run_in_a_screen(sick_verdict: Verdict) -> None:
@@ -321,3 +321,11 @@ def test_the_length_says_which_steps_were_examined(
     assert f"stopped after 60 of 400 training steps in 6.6 s{said}: 340 steps not run" in " ".join(
         verdict_text(stopped, verbose=True).split()
     )
+
+
+def test_symptoms_of_one_rule_are_named_once(sick_verdict: Verdict) -> None:
+    finding = sick_verdict.findings[0]
+    findings = [replace(finding, id=f"{n}", step=step, message="m") for n, step in enumerate((9, 4, 12, 30, 9))]
+    other = replace(finding, id="x", rule="Overfit", step=7, message="m")
+    said = f"{finding.rule} at steps 4, 9, 12 and 1 more; Overfit at step 7"
+    assert symptoms_in_words([*findings, other], "above") == said
