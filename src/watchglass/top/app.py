@@ -26,6 +26,8 @@ from watchglass.view import STYLES, TextRow, live_tone, printable, tone
 _SHOWN_S = 0.25
 #: Lines of the loss, rows of the verdict, and steps that are profiled.
 _LOSS_LINES, _VERDICT_LINES, _PROFILED = 5, 12, 5
+#: Width of lines over the page, in percent of it, and what their border, padding and scroll bar take, in characters.
+_WIDTH, _AROUND = 90, 8
 
 
 class _Lines(ModalScreen[None]):
@@ -85,9 +87,9 @@ class TopApp(App[None]):
     #filter.shown { display: block; }
     DataTable { height: 1fr; }
     ModalScreen { align: center middle; }
-    #lines, #question { width: 90%; height: 80%; border: round $accent; padding: 1 2; background: $surface; }
+    #lines, #question { width: WIDTH%; height: 80%; border: round $accent; padding: 1 2; background: $surface; }
     #question { height: auto; }
-    """
+    """.replace("WIDTH", str(_WIDTH))
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "filter", "Filter", key_display="/"),
         Binding("e", "explain", "Explain", key_display="Enter"),  # a table takes Enter for itself
@@ -188,7 +190,8 @@ class TopApp(App[None]):
         """Explain the finding at the cursor."""
         row = self._table.cursor_row
         if row < len(self._listed):
-            self.push_screen(_Lines(_explained(self._listed[row], self._look.verdict, self.size.width - 16)))
+            width = _WIDTH * self.size.width // 100 - _AROUND
+            self.push_screen(_Lines(_explained(self._listed[row], self._look.verdict, width)))
 
     def action_profile(self) -> None:
         """Ask the job to profile its next steps."""
@@ -226,12 +229,12 @@ def _verdict(verdict: Verdict, *, live: bool, width: int) -> Text:
     if live and not verdict.findings:
         said = "no findings so far" if verdict.statuses else view.headline(verdict)
         return Text(said, style=STYLES[live_tone(verdict)])
-    return _text(view.screen(verdict)[:_VERDICT_LINES], width)
+    return _text(view.screen(verdict)[:_VERDICT_LINES], width - 2)
 
 
 def _text(rows: list[TextRow], width: int) -> Text:
     found = Text()
-    for line, style in view.wrapped(rows, max(width - 2, 20)):
+    for line, style in view.wrapped(rows, max(width, 20)):
         found.append(f"{line}\n", style=style)
     return found
 

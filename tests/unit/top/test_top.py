@@ -39,12 +39,14 @@ def sick(run_path: Path) -> Path:
     return run_path
 
 
-def press(look: RunLook, act: Callable[[TopApp, Pilot[None]], Awaitable[None]], **options: Any) -> None:
-    """Show a look in a terminal of 100 by 30 characters, and act on it."""
+def press(
+    look: RunLook, act: Callable[[TopApp, Pilot[None]], Awaitable[None]], columns: int = 100, **options: Any
+) -> None:
+    """Show a look in a terminal of 30 lines, and act on it."""
 
     async def run() -> None:
         app = TopApp(lambda: look, **options)
-        async with app.run_test(size=(100, 30)) as pilot:
+        async with app.run_test(size=(columns, 30)) as pilot:
             await pilot.pause()
             await act(app, pilot)
 
@@ -121,11 +123,13 @@ def test_a_finding_is_explained_by_its_rule(sick: Path, key: str) -> None:
         await pilot.pause()
         assert "aaaaaaaaaaaa  DeadRelu, warning: [bold]half[/bold]" in shown(app)
         assert "looks at" in shown(app)
+        lines = app.screen.query_one("#lines Static", Static)
+        assert max(map(len, str(lines.render()).splitlines())) <= lines.content_size.width
         await pilot.press("escape")
         await pilot.pause()
         assert len(app.screen_stack) == 1
 
-    press(look_at(open_run(sick)), act)
+    press(look_at(open_run(sick)), act, columns=120)
 
 
 def test_a_rule_of_a_journal_is_not_executed(run_path: Path, tmp_path: Path) -> None:
