@@ -24,6 +24,8 @@ from watchglass.view import (
     fact_blocks,
     figures_of_time,
     finding_blocks,
+    joined_sentence,
+    layer_depths,
     layer_grid,
     run_figures,
     scalar_blocks,
@@ -80,9 +82,13 @@ def _layers(shown: Shown) -> Sequence[Block]:
     if name not in LAYER_FIELDS:
         raise UnknownNameError(f"field must be one of {', '.join(LAYER_FIELDS)} but got {name!r}")
     relative = shown.query.get("scale") == "relative"
-    chosen = {"field": name, "steps": shown.query.get("steps", ""), "scale": "relative" if relative else ""}
+    depth, within = shown.number("depth") or None, shown.query.get("within", "")
+    chosen = {
+        "field": name, "steps": shown.query.get("steps", ""), "scale": "relative" if relative else "",
+        "depth": depth, "within": within,
+    }  # fmt: skip
 
-    def address(**other: str) -> str:
+    def address(**other: object) -> str:
         return shown.links.run(shown.identifier, "layers", **{**chosen, **other})
 
     fields = [(address(field=each), field.name, each == name) for each, field in LAYER_FIELDS.items()]
@@ -92,17 +98,34 @@ def _layers(shown: Shown) -> Sequence[Block]:
     ]
     run, field = shown.published.run, LAYER_FIELDS[name]
     grid = layer_grid(
-        run, name, shown.published.courses, shown.steps, relative=relative, findings=shown.published.verdict.findings
-    )
+        run, name, shown.published.courses, shown.steps, relative=relative, findings=shown.published.verdict.findings,
+        depth=depth, within=within,
+    )  # fmt: skip
     what = f"{field.role.value}s"
     if grid is None:
         missing = empty(f"{what.capitalize()} were not recorded.", f"watchglass run --collection {what} SCRIPT")
         return [Section("Layers", [Choices(fields), missing])]
     caption = f"{field.caption} Outlined: findings about the tensor." if grid.boxes else field.caption
+    caption += f" {joined_sentence(field, relative=relative)}" if depth is not None else ""
     prefix = field.tensor_prefix
-    names = [Span(row, "code", shown.links.run(shown.identifier, "tensor", name=prefix + row)) for row in grid.rows]
-    links = Disclosure("Tensors of these rows", [Items([Text(each) for each in names])])
-    return [Section("Layers", [Choices(fields), Choices(scales), Figure(grid, caption), links])]
+
+    def target(row: str) -> str:
+        if run.worker().has(prefix + row):
+            return shown.links.run(shown.identifier, "tensor", name=prefix + row)
+        return address(within=row, depth=None)
+
+    rows = [Span(row, "code", target(row)) for row in grid.rows]
+    links = Disclosure(
+        "Tensors of these rows" if depth is None else "Modules of these rows", [Items([Text(each) for each in rows])]
+    )
+    folds = [(address(depth=None), "each tensor", depth is None)]
+    folds += [
+        (address(depth=each), f"modules at depth {each}", each == depth)
+        for each in layer_depths(run, field.role, within)
+    ]
+    inside = [(address(within=""), "the whole model", False), (address(), f"within {within}", True)] if within else []
+    choices = [Choices(each) for each in (fields, scales, folds, inside) if len(each) > 1]
+    return [Section("Layers", [*choices, Figure(grid, caption), links])]
 
 
 def _scalars(shown: Shown) -> Sequence[Block]:
@@ -132,7 +155,7 @@ def _settings(shown: Shown) -> Sequence[Block]:
 #: The pages of a run by their names in addresses, in the order of the bar.
 RUN_PAGES = {
     "": RunPage("Run", _overview, "steps findings rules", ("steps",)),
-    "layers": RunPage("Layers", _layers, "steps findings", ("field", "steps", "scale")),
+    "layers": RunPage("Layers", _layers, "steps findings", ("field", "steps", "scale", "depth", "within")),
     "tensor": RunPage("Tensors", tensor_page, "steps", ("name", "step", "steps", "role")),
     "modules": RunPage("Modules", modules_page, "steps findings", ("step",)),
     "rules": RunPage("Rules", rules_page, "findings rules"),

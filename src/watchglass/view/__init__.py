@@ -79,6 +79,8 @@ if TYPE_CHECKING:
     from watchglass.view.layer_grids import (
         GRADIENT_NORM as GRADIENT_NORM,
         LAYER_FIELDS as LAYER_FIELDS,
+        joined_sentence as joined_sentence,
+        layer_depths as layer_depths,
         layer_grid as layer_grid,
         layer_names as layer_names,
     )

@@ -5,12 +5,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from watchglass.errors import UnknownNameError
+from watchglass.errors import InvalidValueError, UnknownNameError
 from watchglass.records import Finding, Mode, Role
 from watchglass.view.courses import Courses, TensorCourse
 from watchglass.view.pictures.records import Axis, Grid, GridBox
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from watchglass.run import Run
 
 _MAX_COLUMNS, _MAX_ROWS = 640, 150
+#: Most tensors that joined rows stand for.
+_MAX_JOINED = 600
 #: What the colours of a grid against its own medians are, of shares and of logarithms.
 _RELATIVE = ("difference from the row's median", "log10 of the cell / the row's median")
 #: Most outlined findings.
@@ -42,6 +44,7 @@ class LayerField:
         relative: Whether it is divided by that of the weight, of updates.
         logarithmic: Whether colours are powers of ten; else the numbers are shares between 0 and 1.
         vectors: Whether tensors with one axis have rows although they are healthy.
+        greatest: Whether a row of several tensors shows the greatest of their numbers; else the smallest.
     """
 
     title: str
@@ -53,6 +56,7 @@ class LayerField:
     relative: bool = False
     logarithmic: bool = True
     vectors: bool = True
+    greatest: bool = True
 
     @property
     def tensor_prefix(self) -> str:
@@ -67,7 +71,7 @@ LAYER_FIELDS = {
         "Gradient norm by layer", "gradient norm", Role.GRADIENT, "l2", "log10 of the norm",
         "One row per weight matrix, the first layer at the top. Dark cells: the gradient is close to zero. "
         "Vectors, such as weights of normalisation layers, are omitted: their gradients are always small.",
-        vectors=False,
+        vectors=False, greatest=False,
     ),
     "update.ratio": LayerField(
         "Update size relative to the weight by layer", "update ratio", Role.UPDATE, "rms",
@@ -83,6 +87,7 @@ LAYER_FIELDS = {
         "Spread of outputs by module", "output spread", Role.OUTPUT, "std",
         "log10 of the standard deviation",
         "One row per module output, the first at the top. Dark cells: the outputs are nearly equal.",
+        greatest=False,
     ),
     "output.zeros": LayerField(
         "Share of zeros in outputs by module", "zeros in outputs", Role.OUTPUT, "zero_ratio",
@@ -100,6 +105,8 @@ def layer_grid(
     *,
     relative: bool = False,
     findings: Iterable[Finding] = (),
+    depth: int | None = None,
+    within: str = "",
 ) -> Grid | None:
     """A field of :data:`LAYER_FIELDS` over layers and steps; None when none was captured.
 
@@ -115,12 +122,19 @@ def layer_grid(
         steps: Only these training steps, half-open.
         relative: Whether a cell is divided by the median of its row: what changed, instead of how large it is.
         findings: Their tensors are outlined at their steps.
+        depth: Tensors whose modules agree in so many names of their paths share a row, see :func:`joined_sentence`;
+            None for a row for each tensor.
+        within: Only the tensors of this module and of those in it; "" for all.
 
     Raises:
+        InvalidValueError: The depth is below 1.
         KeyError: There is no such field.
+        UnknownNameError: No such tensor is within this module.
     """
     shown = LAYER_FIELDS[field]
-    names = layer_names(run, shown.role)
+    if depth is not None and depth < 1:
+        raise InvalidValueError(f"depth must be a whole number from 1 on but got {depth!r}")
+    names = layer_names(run, shown.role, within, joined=depth is not None)
     at, values = _course(run, names, shown, courses or Courses())
     if steps is not None:
         part = slice(*np.searchsorted(at, steps).tolist())
@@ -148,13 +162,78 @@ def layer_grid(
         # Only far smaller numbers are dark, because layers of a healthy model differ too.
         low = min(float(known.min()) if len(known) else high, high - _DECADES)
         cells[np.isneginf(cells)] = low
-    shown_names = [names[row] for row in rows]
-    prefix = f"{shown.role.value}/"
+    groups = _groups([names[row] for row in rows], shown, depth)
+    if depth is not None:
+        cells, broken = _joined(cells, broken, [group.members for group in groups], shown, relative=relative)
     return Grid(
-        title, Axis("training step", whole=True), tuple(name.removeprefix(prefix) for name in shown_names),
+        title, Axis("training step", whole=True), tuple(group.name for group in groups),
         at.astype(np.float64), np.ascontiguousarray(cells.T, np.float32), low, high, scale,
-        np.ascontiguousarray(broken.T), _boxes(findings, shown_names, at),
+        np.ascontiguousarray(broken.T), _boxes(findings, [group.tensors for group in groups], at), tree=True,
     )  # fmt: skip
+
+
+class _Group(NamedTuple):
+    """What has one row: its name, its tensors, and their places among all."""
+
+    name: str
+    tensors: list[str]
+    members: list[int]
+
+
+def _groups(names: Sequence[str], field: LayerField, depth: int | None) -> list[_Group]:
+    """The rows of tensors, in their order; a module with one tensor keeps the name of that."""
+    prefix = f"{field.role.value}/"
+    found: dict[str, _Group] = {}
+    for place, name in enumerate(names):
+        own = name.removeprefix(prefix)
+        group = found.setdefault(_ancestor(own, depth), _Group(own, [], []))
+        group.tensors.append(name)
+        group.members.append(place)
+    return [group._replace(name=ancestor) if len(group.tensors) > 1 else group for ancestor, group in found.items()]
+
+
+def _ancestor(name: str, depth: int | None) -> str:
+    """The module of a tensor at a depth of the tree; the tensor itself where it has no module, or without a depth."""
+    module, _, _ = name.rpartition(".")
+    return ".".join(module.split(".")[:depth]) if module and depth is not None else name
+
+
+def _joined(
+    cells: npt.NDArray[np.float64], broken: npt.NDArray[np.bool_], groups: Sequence[list[int]], field: LayerField, *,
+    relative: bool,
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:  # fmt: skip
+    """Cells of columns and groups, see :func:`joined_sentence`, and which are not finite."""
+
+    def worst(own: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        if not relative:
+            return np.asarray((np.fmax if field.greatest else np.fmin).reduce(own, axis=1))
+        far = np.where(np.isnan(own), -1.0, np.abs(own)).argmax(axis=1)
+        return np.take_along_axis(own, far[:, None], axis=1)[:, 0]
+
+    bad = np.stack([broken[:, group].any(axis=1) for group in groups], axis=1)
+    found = np.stack([worst(cells[:, group]) for group in groups], axis=1)
+    found[bad] = np.nan
+    return found, bad
+
+
+def joined_sentence(field: LayerField, *, relative: bool) -> str:
+    """What a row of several tensors shows, for the caption of a grid with a depth."""
+    if relative:
+        which = "the one farthest from its own median"
+    else:
+        which = f"the {'greatest' if field.greatest else 'smallest'} of them"
+    return f"A row of a module stands for all its tensors: each cell is {which}, or not finite if any of them is."
+
+
+def layer_depths(run: Run, role: Role, within: str = "") -> list[int]:
+    """The depths of the tree of modules at which some tensors of a role share a row, but not all."""
+    names = [name.removeprefix(f"{role.value}/") for name in layer_names(run, role, within, joined=True)]
+    found: dict[int, int] = {}  # of each number of rows the least depth
+    for depth in range(1, max((name.count(".") for name in names), default=0) + 1):
+        rows = len({_ancestor(name, depth) for name in names})
+        if 1 < rows < len(names):
+            found.setdefault(rows, depth)
+    return list(found.values())
 
 
 def _against_median(cells: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], float, float]:
@@ -168,29 +247,42 @@ def _against_median(cells: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.floa
     return np.where(np.isneginf(cells), -reach, apart), -reach, reach
 
 
-def _boxes(findings: Iterable[Finding], names: Sequence[str], at: npt.NDArray[np.int64]) -> tuple[GridBox, ...]:
-    """The steps of findings about the tensors of a grid."""
-    places = {name: row for row, name in enumerate(names)}
+def _boxes(
+    findings: Iterable[Finding], rows: Sequence[Sequence[str]], at: npt.NDArray[np.int64]
+) -> tuple[GridBox, ...]:
+    """The steps of findings about the tensors of the rows of a grid."""
+    places = {name: row for row, names in enumerate(rows) for name in names}
     found: list[GridBox] = []
     for finding in findings:
         if finding.mode is Mode.TRAIN and finding.last_step >= at[0] and finding.step <= at[-1]:
             text = f"{finding.rule}: {finding.message}"
             begin, end = max(finding.step, int(at[0])) - 0.5, min(finding.last_step, int(at[-1])) + 0.5
-            boxes = (
-                GridBox(places[name], begin, end, text, finding.severity.value)
-                for name in finding.tensors
-                if name in places
-            )
-            found += boxes
+            about = dict.fromkeys(places[name] for name in finding.tensors if name in places)
+            found += (GridBox(row, begin, end, text, finding.severity.value) for row in about)
     return tuple(found[:_BOXES])
 
 
-def layer_names(run: Run, role: Role) -> list[str]:
-    """Names of the weights' tensors of a role, by model, then as the layers run; the outermost of very many."""
-    infos = [run.tensor(name).info for name in run.tensor_names(role=role)]
+def layer_names(run: Run, role: Role, within: str = "", *, joined: bool = False) -> list[str]:
+    """Names of the weights' tensors of a role, by model, then as the layers run; some of very many.
+
+    Args:
+        run: The run.
+        role: The role.
+        within: Only those of this module and of modules in it.
+        joined: Whether several share a row, so that there may be more of them.
+
+    Raises:
+        UnknownNameError: There are such tensors, but none within the module.
+    """
+    known = run.tensor_names(role=role)
+    chosen = [name for name in known if not within or name.removeprefix(f"{role.value}/").startswith(f"{within}.")]
+    if known and not chosen:
+        raise UnknownNameError(f"{run.location} has no {role.value} within a module {within!r:.200}")
+    infos = [run.tensor(name).info for name in chosen]
     infos = [info for info in infos if not info.name.endswith("bias")] or infos
     infos.sort(key=lambda info: (info.model or 0, info.layer_index < 0, info.layer_index, info.tensor_id))
-    return [str(name) for name in _spread(np.array([info.name for info in infos]), _MAX_ROWS)]
+    limit = _MAX_JOINED if joined else _MAX_ROWS
+    return [str(name) for name in _spread(np.array([info.name for info in infos]), limit)]
 
 
 def reduction(run: Run, name: str, which: str) -> Series:

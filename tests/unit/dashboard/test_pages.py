@@ -8,6 +8,7 @@ import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
@@ -18,6 +19,7 @@ from watchglass.dashboard.runs_page import runs_page
 from watchglass.dashboard.shell import Links
 from watchglass.diagnose import verdict
 from watchglass.run import ListedRun, open_run
+from watchglass.testing import Step, build_run
 from watchglass.view import LAYER_FIELDS, headline, number
 
 PAGES = [*RUN_PAGES, *(f"layers?field={field}" for field in LAYER_FIELDS)]
@@ -31,6 +33,7 @@ class Page(HTMLParser):
         self.tags: list[str] = []
         self.names: list[str] = []
         self.loaded: list[str] = []
+        self.links: list[str] = []
         self.words: list[str] = []
         self.feed(text)
         self.close()
@@ -42,6 +45,7 @@ class Page(HTMLParser):
         self.loaded += [
             str(value) for name, value in attrs if name in ("src", "action") or (name, tag) == ("href", "link")
         ]
+        self.links += [str(value) for name, value in attrs if (name, tag) == ("href", "a")]
 
     def handle_data(self, data: str) -> None:
         self.words.append(data)
@@ -99,6 +103,28 @@ def test_layers_show_the_statistics_of_the_run_or_how_to_record_them(
         assert re.search(
             r"(Outputs|Updates) were not recorded\. watchglass run --collection (outputs|updates)", page.text
         )
+
+
+def test_layers_are_joined_by_modules_which_links_open(client: TestClient, listing: Listing, folder: Path) -> None:
+    names = ("blocks.0.a", "blocks.0.b", "blocks.1.a", "head")
+    step = Step({"loss": 1.0}, statistics={f"gradient/{name}.weight": np.ones((2, 2)) for name in names})
+    build_run(folder / "tree", [step] * 3)
+    listing.look()
+    (run,) = (row.identifier for row in listing.rows if row.listed.name == "tree")
+    whole = get(client, f"/r/{run}/layers?scale=relative&steps=1:3")
+    assert "modules at depth 2" in whole.text
+    joined = get(client, f"/r/{run}/layers?scale=relative&steps=1:3&depth=2")
+    assert "each cell is the one farthest from its own median" in joined.text
+    inside = next(link for link in joined.links if "within=" in link)
+    assert inside == f"/r/{run}/layers?field=gradient.l2&steps=1%3A3&scale=relative&within=blocks.0"
+    # A module of one tensor leads to that.
+    assert f"/r/{run}/tensor?name=gradient%2Fhead.weight" in joined.links
+    opened = get(client, inside)
+    assert "blocks.0.b.weight" in opened.text
+    assert "blocks.1.a.weight" not in opened.text
+    assert client.get(f"/r/{run}/layers?within=c").status_code == 404
+    rows = client.get(f"/at/{run}/layers?x=1&picture=0&depth=2").json()["values"][0]
+    assert [name for name, _ in rows] == ["blocks.0", "blocks.1.a.weight", "head.weight"]
 
 
 def test_scalars_are_those_that_the_script_saved(client: TestClient, identifiers: dict[str, str]) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from watchglass.records import Mode, Role, Verdict
+from watchglass.errors import InvalidValueError, UnknownNameError
+from watchglass.records import Finding, Mode, Role, Severity, Verdict
 from watchglass.run import Run, open_run
 from watchglass.testing import RunBuilder, Step, build_run
 from watchglass.view.figures import (
@@ -19,8 +20,9 @@ from watchglass.view.figures import (
     scalar_figures,
     update_ratio_figure,
 )
-from watchglass.view.layer_grids import LAYER_FIELDS, layer_grid
+from watchglass.view.layer_grids import LAYER_FIELDS, joined_sentence, layer_depths, layer_grid
 from watchglass.view.pictures import Line, Lines, picture_html
+from watchglass.view.pictures.svg import svg
 from watchglass.view.series import line_of
 
 
@@ -261,3 +263,74 @@ def test_updates_that_are_not_finite_are_cells_of_their_own(tmp_path: Path) -> N
     assert grid.columns.tolist() == [0, 1, 2, 3]
     assert grid.broken.tolist() == [[False, False, True, True]]
     np.testing.assert_allclose(grid.cells[0, :2], -1, rtol=1e-5)
+
+
+def tree_run(tmp_path: Path) -> Run:
+    """Two blocks of two layers and a head; in the second block a gradient vanishes, and one is not finite at last."""
+    sizes = {"blocks.0.a": 1.0, "blocks.0.b": 0.1, "blocks.1.a": 1.0, "blocks.1.b": 1.0, "head": 10.0}
+    steps = []
+    for n in range(4):
+        now = {**sizes, "blocks.1.a": 10.0**-n, "blocks.0.b": np.nan if n == 3 else 0.1}
+        steps.append({f"gradient/{name}.weight": np.full((1, 1), size, np.float32) for name, size in now.items()})
+    found = Finding(
+        id="0123456789ab", rule="VanishingGradient", severity=Severity.WARNING, step=1, last_step=3, count=3,
+        mode=Mode.TRAIN, worker="worker_0", tensors=("gradient/blocks.1.a.weight", "gradient/blocks.1.b.weight"),
+        value=0.1, limit=1.0, message="none arrives",
+    )  # fmt: skip
+    statistics = [Step({"loss": 1.0}, statistics=each) for each in steps]
+    return open_run(build_run(tmp_path / "run", statistics, journal=[found]))
+
+
+def test_tensors_are_joined_at_a_depth_of_the_tree_of_modules(tmp_path: Path) -> None:
+    run = tree_run(tmp_path)
+    assert layer_depths(run, Role.GRADIENT) == [1, 2]
+    whole = layer_grid(run)
+    assert whole is not None
+    assert len(whole.rows) == 5
+    grid = layer_grid(run, depth=2, findings=run.journal.findings)
+    assert grid is not None
+    # A module of one tensor keeps the name of that.
+    assert grid.rows == ("blocks.0", "blocks.1", "head.weight")
+    np.testing.assert_allclose(grid.cells, [[-1, -1, -1, np.nan], [0, -1, -2, -3], [1, 1, 1, 1]], atol=1e-6)
+    assert grid.broken.tolist() == [[False, False, False, True], [False] * 4, [False] * 4]
+    # A finding about several tensors of a row outlines it once.
+    assert [(box.row, box.begin, box.end) for box in grid.boxes] == [(1, 0.5, 3.5)]
+
+
+def test_joined_rows_show_what_is_farthest_from_its_own_median(tmp_path: Path) -> None:
+    run = tree_run(tmp_path)
+    grid = layer_grid(run, depth=1, relative=True)
+    assert grid is not None
+    assert grid.rows == ("blocks", "head.weight")
+    np.testing.assert_allclose(grid.cells, [[1.5, 0.5, -0.5, np.nan], [0, 0, 0, 0]], atol=1e-6)
+    greatest = layer_grid(run, "gradient.l2", depth=1, within="blocks.1")
+    assert greatest is not None
+    assert greatest.rows == ("blocks",)
+
+
+def test_a_module_is_opened_by_its_path(tmp_path: Path) -> None:
+    run = tree_run(tmp_path)
+    grid = layer_grid(run, within="blocks.1")
+    assert grid is not None
+    assert grid.rows == ("blocks.1.a.weight", "blocks.1.b.weight")
+    # The modules that both are in are drawn once.
+    drawn = svg(grid)
+    assert ">blocks.1.a.weight<" in drawn
+    assert ">b.weight<title>blocks.1.b.weight<" in drawn
+    with pytest.raises(UnknownNameError, match=r"no gradient within a module 'block'"):
+        layer_grid(run, within="block")
+    with pytest.raises(InvalidValueError, match=r"depth must be a whole number from 1 on but got 0"):
+        layer_grid(run, depth=0)
+
+
+@pytest.mark.parametrize(("field", "shown"), [("weight.l2", 2.0), ("gradient.l2", 1.0)])
+def test_the_worst_of_joined_tensors_is_the_greatest_or_the_smallest(tmp_path: Path, field: str, shown: float) -> None:
+    prefix = "gradient/" if field == "gradient.l2" else ""
+    statistics = {f"{prefix}a.{name}.weight": np.full((1, 1), 10.0**size) for name, size in (("b", 1), ("c", 2))}
+    grid = layer_grid(
+        open_run(build_run(tmp_path / "run", [Step({"loss": 1.0}, statistics=statistics)])), field, depth=1
+    )
+    assert grid is not None
+    np.testing.assert_allclose(grid.cells, [[shown]], atol=1e-6)
+    words = joined_sentence(LAYER_FIELDS[field], relative=False)
+    assert ("greatest" in words, "smallest" in words) == (shown == 2, shown == 1)

@@ -157,13 +157,13 @@ function rowAt(place, top) {
   return Math.min(rows - 1, Math.max(0, Math.floor(((top - begin) / height) * rows)));
 }
 
-/** Open the tensor of the chosen row of a grid at the step of the cursor. */
+/** Open the tensor of the chosen row of a grid at the step of the cursor, or what the module of the row is made of. */
 function openRow() {
-  const links = document.querySelectorAll("main details a[href*='/tensor?']");
+  const links = document.querySelectorAll("main details li a:is([href*='/tensor?'], [href*='within='])");
   const link = /** @type {HTMLAnchorElement | undefined} */ (links[row]);
   if (!link || !answer || !chosen?.plot.closest(".grid")) return;
   const address = new URL(link.href);
-  address.searchParams.set("step", String(Math.round(answer.x)));
+  if (address.pathname.endsWith("/tensor")) address.searchParams.set("step", String(Math.round(answer.x)));
   location.assign(address);
 }
 

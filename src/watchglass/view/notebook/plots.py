@@ -74,23 +74,32 @@ class Plots:
         verdict = named("watchglass.diagnose:verdict")(self._run)
         return self._figure(story_figure(self._run, verdict), "training steps", "are recorded of every training")
 
-    def layers(self, role: str = "gradient", reduction: str = "l2", *, relative: bool = False) -> Figure:
+    def layers(
+        self, role: str = "gradient", reduction: str = "l2", *, relative: bool = False, depth: int | None = None,
+        within: str = "",
+    ) -> Figure:  # fmt: skip
         """In which layer, and since when, is a number unusual? Findings are outlined.
 
         Args:
             role: ``"gradient"``, ``"update"``, ``"weight"`` or ``"output"``.
             reduction: ``"l2"`` of gradients and weights, ``"ratio"`` of updates, ``"std"`` or ``"zeros"`` of outputs.
             relative: Against each tensor's own median, instead of absolute.
+            depth: One row for each module at this depth of the tree of modules: 1 for the children of the model. Its
+                cells are the worst of its tensors: the smallest gradient or deviation, the greatest update, weight or
+                share of zeros; with ``relative`` the one farthest from its own median.
+            within: Only the tensors of this module and of those in it.
 
         Raises:
-            InvalidValueError: Another pair.
-            UnknownNameError: None was captured.
+            InvalidValueError: Another pair, or a depth below 1.
+            UnknownNameError: None was captured, or none within the module.
         """
         field = f"{role}.{reduction}"
         if field not in LAYER_FIELDS:
             known = ", ".join(repr(tuple(each.split("."))) for each in LAYER_FIELDS)
             raise InvalidValueError(f"layers has the fields {known}, but got {(role, reduction)!r}")
-        grid = layer_grid(self._run, field, relative=relative, findings=self._run.journal.findings)
+        grid = layer_grid(
+            self._run, field, relative=relative, findings=self._run.journal.findings, depth=depth, within=within
+        )
         return self._figure(grid, LAYER_FIELDS[field].name, f"needs {role}s in a collection")
 
     def distribution(self, tensor: str) -> Figure:

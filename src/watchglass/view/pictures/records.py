@@ -168,6 +168,7 @@ class Grid:
         scale: What the numbers are, such as ``"log10 of the norm"``.
         broken: Whether a cell stands for a number that is not finite, bool[rows, n].
         boxes: Parts that are outlined.
+        tree: Whether names of rows are paths in a tree: what a row has in common with the one above is drawn once.
     """
 
     title: str
@@ -180,6 +181,7 @@ class Grid:
     scale: str
     broken: NDArray[np.bool_]
     boxes: tuple[GridBox, ...] = ()
+    tree: bool = False
 
 
 @dataclass(frozen=True, eq=False)

@@ -170,7 +170,7 @@ def _grid(picture: Grid) -> str:
     )
     frame = _Frame(picture.x, Axis(), across, (0.0, 1.0))
     boxes = [_box(frame, box, len(picture.rows)) for box in picture.boxes]
-    return f"{_inner([inner, *boxes], frame)}{_horizontal(frame)}{_row_names(picture.rows, _short)}"
+    return f"{_inner([inner, *boxes], frame)}{_horizontal(frame)}{_row_names(picture.rows, _short, tree=picture.tree)}"
 
 
 @_drawn.register
@@ -196,13 +196,28 @@ def _box(frame: _Frame, box: GridBox, rows: int) -> str:
     return f'<path class="box {box.tone}" d="M{left} {top}H{max(right, left + 12)}V{bottom}H{left}Z">{title}</path>'
 
 
-def _row_names(names: Iterable[str], short: Callable[[str], str]) -> str:
+def _row_names(names: Iterable[str], short: Callable[[str], str], *, tree: bool = False) -> str:
     names = list(names)
+    drawn = _in_tree(names) if tree else names
     return "".join(
-        f'<text class="row" x="-8" y="{_percent((place + 0.5) / len(names))}" dy="4">{escaped(short(name))}'
+        f'<text class="row" x="-8" y="{_percent((place + 0.5) / len(names))}" dy="4">{escaped(short(text))}'
         f"<title>{escaped(name)}</title></text>"
-        for place, name in enumerate(names)
+        for place, (name, text) in enumerate(zip(names, drawn, strict=True))
     )
+
+
+def _in_tree(names: Sequence[str]) -> list[str]:
+    """Paths without the modules that the path above is in, too."""
+    found: list[str] = []
+    above: list[str] = []
+    for name in names:
+        parts = name.split(".")
+        common = 0
+        while common < min(len(parts), len(above)) - 1 and parts[common] == above[common]:
+            common += 1
+        found.append(".".join(parts[common:]))
+        above = parts
+    return found
 
 
 @_drawn.register

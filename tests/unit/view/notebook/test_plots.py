@@ -75,6 +75,19 @@ def test_layers_have_a_row_for_each_tensor(run: Run) -> None:
         run.plot.layers("gradient", "x")
 
 
+def test_layers_are_joined_at_a_depth_of_the_tree_of_modules(tmp_path: Path) -> None:
+    step = {
+        "scalars": {"loss": 1.0},
+        "statistics": {f"gradient/blocks.{n}.weight": np.full((1, 1), 10.0**n) for n in range(3)},
+    }
+    plot = open_run(build_run(tmp_path / "run", [step] * 2)).plot
+    (cells,) = plot.layers(depth=1).data
+    assert list(cells.y) == ["blocks"]
+    np.testing.assert_allclose(cells.z, [[0, 0]], atol=1e-6)
+    (cells,) = plot.layers(within="blocks.2").data
+    assert list(cells.y) == ["blocks.2.weight"]
+
+
 def test_a_confusion_shows_counts(run: Run) -> None:
     figure = run.plot.confusion()
     counts = np.array(figure.data[0].text, int)
