@@ -17,7 +17,7 @@ import watchglass
 from waiting import until
 from watchglass import open_run
 from watchglass.capture.pytorch import PyTorchAdapter
-from watchglass.evaluate import is_judged
+from watchglass.run import is_judged
 
 
 def train(model: nn.Module, steps: int) -> None:

@@ -13,7 +13,7 @@ from watchglass.config import EvaluatorConfig
 from watchglass.errors import WatchglassError, in_a_line
 from watchglass.records import Evaluation, Verdict
 from watchglass.rules import default_rules
-from watchglass.run import Run, open_run, open_runs
+from watchglass.run import Run, is_judged, open_run, open_runs
 from watchglass.store import layout, open_store
 
 
@@ -41,7 +41,7 @@ def judged(
     more = recovers and recover(path)
     with working("reading the run"):
         run = open_run(path)
-        if not more and evaluate.is_judged(run):
+        if not more and is_judged(run):
             mention_unrecovered(path, run)
             return run, verdict_on(run, None, config)
     return replayed(config, recovers=False)

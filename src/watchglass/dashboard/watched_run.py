@@ -15,8 +15,8 @@ from weakref import WeakValueDictionary
 from watchglass import diagnose
 from watchglass.config import Clock
 from watchglass.errors import MissingFileError, in_a_line
-from watchglass.records import Status, Verdict
-from watchglass.run import News, Run, last_step_ns, open_run, state_of
+from watchglass.records import Verdict
+from watchglass.run import News, Run, is_judged, last_step_ns, open_run, state_of
 from watchglass.store import Store, layout, lease_holder, read_small
 from watchglass.view import Block, Courses, duration
 
@@ -195,12 +195,16 @@ class WatchedRun:
         return " · ".join(parts)
 
     def _judged(self, now_ns: int) -> str:
-        statuses = [each.status for each in self._newest.run.journal.statuses]
-        if statuses and Status.IN_PROGRESS not in statuses:
+        run = self._newest.run
+        if is_judged(run):
             return "rules evaluated to the end"
         if self._judge_ns is not None:
             return f"rules evaluated by a process last seen {_ago(now_ns - self._judge_ns)}"
-        return "no process evaluates rules now" if statuses else "rules not evaluated: watchglass check RUN does"
+        return (
+            "no process evaluates rules now"
+            if run.journal.statuses
+            else "rules not evaluated: watchglass check RUN does"
+        )
 
     def _look_around(self) -> bool:
         """See how the processes are, now and then; returns whether the state of the run changed."""

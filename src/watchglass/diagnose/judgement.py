@@ -28,7 +28,7 @@ from watchglass.records import (
     judged,
 )
 from watchglass.rules import Knowledge, load_knowledge
-from watchglass.run import Ending, Run, count_steps, ending_of, examined_steps, leaders_of
+from watchglass.run import Ending, Run, count_steps, ending_of, examined_steps, is_judged, leaders_of
 from watchglass.store import Problem, layout
 
 #: From this number of steps on, their mean estimates the duration of further steps.
@@ -77,7 +77,8 @@ def verdict(
     capture = _capture(run)
     # What the user has fixed is not the budget's choice.
     chosen = () if capture.get("fixed_interval") is True else models
-    unjudged = why_unjudged(run, statuses, bypassed, chosen, ended=ending.over and not findings)
+    evaluated = evaluation is not None or not ending.over or is_judged(run)
+    unjudged = why_unjudged(run, statuses, bypassed, chosen, evaluated=evaluated)
     completed = ending.over and ending.failure is None and not stopped
     survived = frozenset(each.id for each in findings if completed or _went_on(run, each))
     saved = steps_saved * _seconds_per_step(run) if steps_saved is not None else None

@@ -35,7 +35,7 @@ def why_unjudged(
     bypassed: Sequence[facts.BypassedUpdates] = (),
     models: Sequence[ModelSummary] = (),
     *,
-    ended: bool = False,
+    evaluated: bool = True,
 ) -> str:
     """Why a run without findings is not known to be healthy, as a sentence without full stop; "" if enough was judged.
 
@@ -49,7 +49,7 @@ def why_unjudged(
         statuses: Statuses of its rules.
         bypassed: Optimizer steps of its workers that bypassed hooks.
         models: Its models, of whose steps the overhead budget chose those that are examined.
-        ended: Whether the run has ended without findings, so a rule in progress was left by its evaluator.
+        evaluated: Whether its rules were evaluated as far as the run goes.
     """
     steps = max(count_steps_of(run.worker(name), Mode.TRAIN) for name in leaders_of(run))
     unstepped = _unstepped(run)
@@ -61,7 +61,7 @@ def why_unjudged(
         return "only one training step was recorded, too few to judge the run"
     if not statuses:
         return f"its rules have not been evaluated{_CHECK}"
-    if ended and any(each.status is Status.IN_PROGRESS for each in statuses):
+    if not evaluated:
         return f"its rules have not been evaluated to the end{_CHECK}"
     for past in bypassed:
         total = count_steps_of(run.worker(past.worker), Mode.TRAIN)

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
         Followed as Followed,
         follow as follow,
     )
-    from watchglass.evaluate.live.journal import is_judged as is_judged
     from watchglass.evaluate.live.judging import Judging as Judging
     from watchglass.evaluate.live.resending import Resent as Resent, resend as resend
     from watchglass.evaluate.live.restart_without_rule import may_restart as may_restart

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from watchglass.diagnose import verdict
-from watchglass.evaluate.live.journal import is_judged
 from watchglass.evaluate.replaying import replay
 from watchglass.records import Verdict
-from watchglass.run import Run
+from watchglass.run import Run, is_judged
 
 
 def judge_run(run: Run) -> Verdict:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from watchglass import diagnose, evaluate, view
+from watchglass import diagnose, view
 from watchglass.config import RuleSpec, environment, suggest
 from watchglass.errors import InvalidValueError, MissingFileError, UnknownNameError, in_a_line
 from watchglass.questions.answers import (
@@ -41,7 +41,17 @@ from watchglass.questions.answers import (
 )
 from watchglass.questions.series import first_difference, last_values, series_answer
 from watchglass.records import Diagnosis, Finding, Mode, Role, Status, Verdict
-from watchglass.run import ListedRun, Run, RunSearch, identifier_of, open_run, request_stop, runs_of, state_of
+from watchglass.run import (
+    ListedRun,
+    Run,
+    RunSearch,
+    identifier_of,
+    is_judged,
+    open_run,
+    request_stop,
+    runs_of,
+    state_of,
+)
 from watchglass.store import open_store
 
 #: Most runs, findings and names of an answer, and most runs of a back-test.
@@ -87,7 +97,7 @@ class Questions:
             run: Identifier or name of a run from list_runs.
         """
         listed, opened = self._open(run)
-        return _verdict_answer(listed, opened, diagnose.verdict(opened), evaluated=evaluate.is_judged(opened))
+        return _verdict_answer(listed, opened, diagnose.verdict(opened), evaluated=is_judged(opened))
 
     def check_run(self, run: str) -> VerdictAnswer:
         """Evaluate the default rules on the whole of a run now, in a process of its own, and give the verdict.
@@ -294,9 +304,7 @@ class Questions:
         while True:
             new = [each for each in opened.journal.findings if each.id not in seen]
             state = state_of(opened)
-            ended = state not in ("not finished", "no data") and (
-                evaluate.is_judged(opened) or not _being_judged(opened)
-            )
+            ended = state not in ("not finished", "no data") and (is_judged(opened) or not _being_judged(opened))
             left_s = until_s - time.monotonic()
             if new or ended or left_s <= 0:
                 steps = diagnose.verdict(opened).train_steps

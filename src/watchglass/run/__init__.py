@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         sighting_of as sighting_of,
         state_of as state_of,
     )
+    from watchglass.run.judged import is_judged as is_judged, judged_attempt as judged_attempt
     from watchglass.run.loader_workers import LoaderWorker as LoaderWorker, LoaderWorkers as LoaderWorkers
     from watchglass.run.module_times import ModuleTime as ModuleTime, ModuleTimes as ModuleTimes
     from watchglass.run.news import Cursor as Cursor, News as News

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from watchglass import diagnose, view
 from watchglass.config import Clock
 from watchglass.errors import in_a_line
-from watchglass.records import Finding, Mode, Status, Verdict, count
-from watchglass.run import Run, last_step_ns, open_run, state_of, usage_of
+from watchglass.records import Finding, Mode, Verdict, count
+from watchglass.run import Run, is_judged, last_step_ns, open_run, state_of, usage_of
 
 #: Seconds between two looks at a run in a folder; an object store says itself.
 _PERIOD_S = 0.5
@@ -121,10 +121,12 @@ def look_at(run: Run, problem: str = "") -> RunLook:
     whole = float(values.sum())
     names = phases.shares
     shares = dict(zip(names, (values.sum(0) / whole).tolist(), strict=True)) if whole else {}
-    statuses = [each.status for each in run.journal.statuses]
-    evaluated = "rules not evaluated: watchglass check does"
-    if statuses:
-        evaluated = "rules are evaluated" if Status.IN_PROGRESS in statuses else "rules evaluated to the end"
+    if is_judged(run):
+        evaluated = "rules evaluated to the end"
+    elif run.journal.statuses and not run.finished:
+        evaluated = "rules are evaluated"
+    else:
+        evaluated = "rules not evaluated: watchglass check does"
     return RunLook(
         run.location, state_of(run), diagnose.verdict(run), steps, loss, last,
         {name: share for name, share in shares.items() if share > 0}, whole / len(values) if whole else None,

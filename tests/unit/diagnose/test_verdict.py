@@ -93,6 +93,16 @@ def test_a_run_that_goes_on_is_incomplete(run_path: Path) -> None:
         assert verdict(open_run(run_path), replay(run_path)).status == "incomplete"
 
 
+def test_a_later_attempt_that_nobody_evaluated_is_not_judged_by_the_first(run_path: Path) -> None:
+    build_run(run_path, HEALTHY, journal=[RuleStatus("Overfit", Status.NO_ISSUES_FOUND)])
+    assert verdict(open_run(run_path)).status == "no issues found"
+    build_run(run_path, HEALTHY)
+    found = verdict(open_run(run_path))
+    assert (found.status, found.unjudged.partition(";")[0]) == (
+        "not judged", "its rules have not been evaluated to the end",
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("journal", "why"),
     [

@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from watchglass.config import Clock
-from watchglass.errors import DamagedDataError, MissingFileError, RunExistsError, StoreError
-from watchglass.records import Finding, RuleStatus, Status
-from watchglass.run import Run
+from watchglass.errors import DamagedDataError, RunExistsError, StoreError
+from watchglass.records import Finding, RuleStatus
 from watchglass.store import (
     Claim,
     JournalRecord,
@@ -22,7 +21,6 @@ from watchglass.store import (
     decode_record,
     layout,
     lease_holder,
-    read_small,
     this_process,
 )
 
@@ -196,20 +194,6 @@ def is_ours(holder: Claim | None) -> bool:
     )  # fmt: skip
 
 
-def judged_attempt(store: Store) -> int | None:
-    """The newest attempt of a run that has ended and was evaluated, None where there is none; one request.
-
-    Raises:
-        StoreError: The store refused.
-    """
-    try:
-        value = json.loads(read_small(store, layout.JUDGED))
-    except (MissingFileError, ValueError, RecursionError):  # a DamagedDataError is a ValueError
-        return None
-    attempt = value.get("attempt") if isinstance(value, dict) else None
-    return attempt if type(attempt) is int and attempt >= 0 else None
-
-
 def _key(record: JournalRecord) -> tuple[str, str]:
     """Equal for records that replace each other: findings of one id, statuses of one rule, equal observations."""
     if isinstance(record, Finding):
@@ -226,15 +210,3 @@ def _says_more(record: JournalRecord, written: JournalRecord | None) -> bool:
     if isinstance(record, Finding) and isinstance(written, Finding):
         return record.count > written.count
     return isinstance(record, RuleStatus) and record != written
-
-
-def is_judged(run: Run) -> bool:
-    """Whether an evaluator has evaluated all of a run, its newest attempt included, and written final statuses."""
-    statuses = run.journal.statuses
-    # An evaluator that continues, or was killed, leaves a rule in progress.
-    if not statuses or any(status.status is Status.IN_PROGRESS for status in statuses):
-        return False
-    if run.attempt == 0:
-        return True
-    judged = judged_attempt(run.store)
-    return judged is not None and judged >= run.attempt

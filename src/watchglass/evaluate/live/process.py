@@ -22,9 +22,8 @@ from watchglass.errors import StoreError, WatchglassError
 from watchglass.evaluate.live import restart_without_rule
 from watchglass.evaluate.live.evaluator import Evaluator
 from watchglass.evaluate.live.following import Following, take_turns
-from watchglass.evaluate.live.journal import is_judged
 from watchglass.records import as_json
-from watchglass.run import open_run
+from watchglass.run import is_judged, open_run
 from watchglass.supervise import Lifeline, begin_beside
 
 

@@ -13,9 +13,9 @@ from watchglass.config import Clock, EvaluatorConfig
 from watchglass.errors import MissingFileError, NotARunError, RunExistsError, StoreError, WatchglassError, in_a_line
 from watchglass.evaluate.live.evaluator import Evaluator
 from watchglass.evaluate.live.following import Followed, Following, was_removed
-from watchglass.evaluate.live.journal import judged_attempt
 from watchglass.evaluate.live.restart_without_rule import own_lease
 from watchglass.evaluate.live.snapshot import RunSnapshot
+from watchglass.run import judged_attempt
 from watchglass.store import (
     Claim,
     LeaseWatch,
