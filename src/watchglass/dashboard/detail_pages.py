@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from watchglass.dashboard.page_parts import ActionForm, Choices, Shown, StepForm, empty
 from watchglass.diagnose import rule_guide
 from watchglass.errors import UnknownNameError
-from watchglass.records import Role, Status, count
+from watchglass.records import Role, RuleStatus, Status, count
 from watchglass.view import (
     WORKER_FIELDS,
     Block,
@@ -151,17 +151,18 @@ def rules_page(shown: Shown) -> Sequence[Block]:
     loud = [each for each in verdict.statuses if each.status in (Status.ISSUES_FOUND, Status.ERROR)]
     quiet = [each for each in verdict.statuses if each.status in (Status.NO_ISSUES_FOUND, Status.IN_PROGRESS)]
     silent = [each for each in verdict.statuses if each not in loud and each not in quiet]
-    blocks: list[Block] = [_rule(shown, each.rule, each.status.value, each.reason) for each in loud]
+    blocks: list[Block] = [_rule(shown, each) for each in loud]
     for title, statuses in (("found nothing", quiet), ("could not be evaluated", silent)):
         if statuses:
-            rows = [_rule(shown, each.rule, each.status.value, each.reason) for each in statuses]
+            rows = [_rule(shown, each) for each in statuses]
             blocks.append(Disclosure(f"{count(len(statuses), 'rule')} {title}", rows))
     return [Section("Rules", blocks)]
 
 
-def _rule(shown: Shown, name: str, status: str, reason: str) -> Block:
+def _rule(shown: Shown, status: RuleStatus) -> Block:
+    name = status.rule
     found = [each for each in shown.published.verdict.findings if each.rule == name]
-    lines: list[Block] = [Text(reason)] if reason else []
+    lines: list[Block] = [Text(status.reason)] if status.reason else []
     if found:
         first, last = min(each.step for each in found), max(each.last_step for each in found)
         lines.append(
@@ -171,19 +172,27 @@ def _rule(shown: Shown, name: str, status: str, reason: str) -> Block:
     if guide is not None:
         more: list[Block] = [Text(guide.fires_when)] if guide.fires_when else []
         if guide.parameters:
-            more.append(TextTable(("parameter", "default", "what it does"), guide.parameters))
+            rows = [
+                (each, str(status.parameters.get(each, default)), default, help_)
+                for each, default, help_ in guide.parameters
+            ]
+            more.append(TextTable(("parameter", "used", "default", "what it does"), rows))
         lines.append(Disclosure("When it fires, and its parameters", more))
         if shown.acts:
-            lines.append(_replay(shown, name, guide.parameters))
+            lines.append(_replay(shown, status, guide.parameters))
+    elif status.parameters:
+        used = [(each, str(value)) for each, value in status.parameters.items()]
+        lines.append(TextTable(("parameter that is not as by default", "used"), used))
     tone = max((each.severity for each in found), key=lambda each: each.rank).value if found else ""
-    return Section(f"{name}: {status}", lines, level=3, tone=tone)
+    return Section(f"{name}: {status.status.value}", lines, level=3, tone=tone)
 
 
-def _replay(shown: Shown, name: str, parameters: Sequence[tuple[str, str, str]]) -> Block:
+def _replay(shown: Shown, status: RuleStatus, parameters: Sequence[tuple[str, str, str]]) -> Block:
     """Evaluates the rule with other parameters, in a process of its own; nothing is written."""
-    first = f"{parameters[0][0]}={parameters[0][1]}" if parameters else ""
+    used = [f"{each}={value}" for each, value in status.parameters.items()]
+    first = ", ".join(used) or (f"{parameters[0][0]}={parameters[0][1]}" if parameters else "")
     address = shown.links.run(shown.identifier, "replay")
-    return ActionForm(address, "Replay", "Evaluate it again with", "parameters", first, (("rule", name),))
+    return ActionForm(address, "Replay", "Evaluate it again with", "parameters", first, (("rule", status.rule),))
 
 
 def machine_page(shown: Shown) -> Sequence[Block]:

@@ -140,11 +140,19 @@ class Finding:
 
 @dataclass(frozen=True)
 class RuleStatus:
-    """Status of one rule on a run, with the reason if the status needs one."""
+    """Status of one rule on a run.
+
+    Attributes:
+        rule: Name of the rule.
+        status: Its status.
+        reason: Why, if the status needs a reason.
+        parameters: Its parameters that differ from their defaults, as plain JSON types.
+    """
 
     rule: str
     status: Status
     reason: str = ""
+    parameters: dict[str, Any] = field(default_factory=dict, hash=False)
 
     def to_json(self) -> dict[str, Any]:
         """This status as plain JSON types."""

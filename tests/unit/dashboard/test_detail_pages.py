@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 from starlette.testclient import TestClient
 
-from dashboards import HOSTILE
+from dashboards import HOSTILE, steps
+from watchglass.dashboard.listing import Listing
 from watchglass.dashboard.run_pages import RUN_PAGES
+from watchglass.diagnose import rule_guide
+from watchglass.records import RuleStatus, Status
 from watchglass.run import open_run
+from watchglass.testing import build_run
 from watchglass.view import escaped, number
 
 OURS = {"X-Watchglass": "1", "Sec-Fetch-Site": "same-origin"}
@@ -64,6 +69,21 @@ def test_runs_are_compared_side_by_side(client: TestClient, identifiers: dict[st
     assert "Choose two runs or more" in client.get(f"/compare?run={run}").text
     assert client.get(f"/compare?run={run}&run={identifiers['healthy']}&metric=none").status_code == 404
     assert client.get("/compare?run=../../etc").status_code == 404
+
+
+def test_rules_have_the_parameters_that_were_used(client: TestClient, listing: Listing, folder: Path) -> None:
+    journal = [
+        RuleStatus("DeadRelu", Status.NO_ISSUES_FOUND, parameters={"window": 77}),
+        RuleStatus("Mine", Status.NO_ISSUES_FOUND, parameters={"limit": HOSTILE}),
+    ]
+    build_run(folder / "with_parameters", steps(3), journal=journal)
+    listing.look()
+    (run,) = (row.identifier for row in listing.rows if row.listed.name == "with_parameters")
+    page = client.get(f"/r/{run}/rules").text
+    default = next(default for name, default, _ in rule_guide("DeadRelu").parameters if name == "window")
+    assert re.search(rf"<td>window</td><td[^>]*>77</td><td[^>]*>{default}</td>", page), page
+    assert 'value="window=77"' in page
+    assert f"<td>{escaped(HOSTILE)}</td>" in page
 
 
 def test_the_verdict_is_there_as_json(client: TestClient, run: str) -> None:

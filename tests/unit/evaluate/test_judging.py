@@ -14,14 +14,15 @@ import pytest
 
 from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.errors import CompactedError, StoreError
-from watchglass.evaluate import Judging, replay
+from watchglass.evaluate import Judging, merge, replay, replay_part
 from watchglass.evaluate.live.evaluator import Evaluator
+from watchglass.run import open_run
 from watchglass.store import FrameKind, LocalStore, RunReader, decode_observation, layout
 from watchglass.testing import RunBuilder, Step, build_run
 
 RULES = '''
 from watchglass.records import Severity
-from watchglass.rules import Rule, state
+from watchglass.rules import Rule, parameter, state
 
 class Counts(Rule):
     """Says how many steps it saw."""
@@ -31,6 +32,14 @@ class Counts(Rule):
         return ()
     def finish(self, view):
         yield self.finding(view, severity=Severity.WARNING, subject="last", message=f"saw {self.seen}")
+
+class Limited(Rule):
+    """Has parameters."""
+    limit: float = parameter(1.0)
+    names: tuple[str, ...] = parameter(())
+    window: int = parameter(4)
+    def check(self, view):
+        return ()
 
 class RaisesAtTheEnd(Rule):
     """Raises when it is asked for its last word."""
@@ -89,6 +98,27 @@ def test_what_is_evaluated_again_at_the_end_is_evaluated_to_its_end(run_path: Pa
     assert store.reads > 4
     assert [finding.message for finding in evaluator.evaluation().findings] == ["saw 60"]
     assert evaluator.evaluation().ended
+
+
+def test_statuses_have_the_parameters_that_differ_from_their_defaults(run_path: Path, rules: Any) -> None:
+    """As plain JSON, so that they are the same where they are read back."""
+    store = LocalStore(run_path)
+    build_run(store, steps(3))
+    (spec,) = rules("Limited")
+    specs = (RuleSpec(spec.name, {"limit": 2.5, "names": ("a", "b"), "window": 4}), *rules("Counts"))
+    evaluator = opened(store, specs)
+    evaluator.finish()
+    wanted = {"Limited": {"limit": 2.5, "names": ["a", "b"]}, "Counts": {}}
+    written = open_run(run_path).journal.statuses
+    parts = [replay_part(run_path, EvaluatorConfig(store.location, None, specs))]
+    for statuses in (
+        written,
+        evaluator.evaluation().statuses,
+        replay(store, specs).statuses,
+        merge(parts, specs).statuses,
+    ):
+        assert {status.rule: status.parameters for status in statuses} == wanted
+    assert len({*written}) == 2
 
 
 @pytest.mark.parametrize("attempts", [1, 2])

@@ -180,7 +180,7 @@ FOUND = Finding("a", "R", Severity.INFO, 0, 0, 1, Mode.TRAIN, "worker_0", ("x",)
             {"count": "1"}, {"step": True}, {"evidence": []}, {"attempt": None}, {"value": []}, {"mode": "LATER"},
         )),
         *((store.decode_status, RuleStatus("R", Status.ERROR).to_json(), change) for change in (
-            {"rule": 1}, {"reason": {}}, {"status": 1}, {"status": "Later"},
+            {"rule": 1}, {"reason": {}}, {"status": 1}, {"status": "Later"}, {"parameters": []},
         )),
         *((store.decode_observation, Observation("k", 0, (0, 0, 0)).to_json(), change) for change in (
             {"kind": 1}, {"attempt": "0"}, {"after": [1, 2]}, {"after": [0, 0, "0"]}, {"after": 1}, {"data": 1},

@@ -156,7 +156,9 @@ def test_json_holds_causes_statuses_and_what_was_saved() -> None:
     )  # fmt: skip
     assert diagnosis["findings"] == [each["id"] for each in found["findings"]]
     assert found["saved"] == {"steps": 880, "seconds": 12.5, "cost": 3.2, "price_per_hour": 2.0}
-    assert found["rules"][1] == {"rule": "Overfit", "status": "NotApplicable", "reason": "there was no evaluation"}
+    assert found["rules"][1] == {
+        "rule": "Overfit", "status": "NotApplicable", "reason": "there was no evaluation", "parameters": {}
+    }  # fmt: skip
     assert found["metrics"] == {"training loss": "Infinity"}
 
 

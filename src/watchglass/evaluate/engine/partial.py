@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from watchglass.config import RuleSpec
 from watchglass.errors import InvalidValueError
@@ -57,7 +58,7 @@ def _status(
 ) -> RuleStatus:
     """The status of one rule."""
     first = facts[0]
-    return status_of(
+    status = status_of(
         first.name,
         chosen,
         {key: met for part in facts for key, met in part.needs.items()},
@@ -65,6 +66,7 @@ def _status(
         not_applicable=first.not_applicable,
         unexamined=lambda: hardly_examined(examined, chosen) if first.of_tensors else "",
     )
+    return replace(status, parameters=first.parameters)
 
 
 def _chosen(facts: Sequence[RuleFacts], newest: int, ended: bool) -> list[WorkerFacts]:

@@ -75,6 +75,7 @@ class RuleFacts:
     needs: Mapping[tuple[str, int], tuple[Met, ...]] = field(default_factory=dict)
     not_applicable: str = ""  #: Why the rule was never called, "" where it was.
     of_tensors: bool = False  #: Whether it needs tensors of TRAIN steps.
+    parameters: dict[str, Any] = field(default_factory=dict)  #: As of its status.
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from watchglass.evaluate.engine.rule_status import (
 )
 from watchglass.evaluate.engine.watchdog import CallTimeout, Watchdog
 from watchglass.evaluate.engine.windowing import Cutting
-from watchglass.records import Finding, Mode, Observation, RuleStatus, Severity, Status
+from watchglass.records import Finding, Mode, Observation, RuleStatus, Severity, Status, as_json
 from watchglass.rules import Rule, build_rule, built_in_knowledge, readable_statistics
 from watchglass.store import decode_finding, encode_record, scan
 from watchglass.tables import (
@@ -141,6 +141,7 @@ class RuleRunner:
         #: Whether it is not called at steps with scalars alone.
         self._idle = cls.idle_at_plain_steps
         self._parameters = values(prototype)
+        self._plain_parameters: dict[str, Any] = json.loads(json.dumps(as_json(self._parameters), default=str))
         # A user may correct a rule while it is evaluated: what is evaluated now is the code before. Those of watchglass
         # stay as they are installed, and to find the code of all takes longer than to evaluate a short run.
         if not cls.__module__.startswith("watchglass."):
@@ -315,7 +316,7 @@ class RuleRunner:
         so_far = self._so_far or [w for w in facts if not self._seats[w.attempt, w.worker, w.model].ended]
         return RuleFacts(
             self.name, tuple(in_order(so_far)), tuple(in_order(at_end)), self._needs.met(), self.not_applicable,
-            self._of_tensors,
+            self._of_tensors, self._plain_parameters,
         )  # fmt: skip
 
     def status(self, examined: Mapping[ExaminedKey, Examined], *, ended: bool) -> RuleStatus:
@@ -326,14 +327,15 @@ class RuleRunner:
             ended: Whether the run has ended.
         """
         if self.not_applicable:
-            return RuleStatus(self.name, Status.NOT_APPLICABLE, self.not_applicable)
-        return self._tally.status(
+            return RuleStatus(self.name, Status.NOT_APPLICABLE, self.not_applicable, self._plain_parameters)
+        found = self._tally.status(
             self.name,
             self._needs.over_all(),
             ended=ended,
             silent=lambda: silence(self._facts()),
             unexamined=lambda: hardly_examined(examined, self._facts()) if self._of_tensors else "",
         )
+        return replace(found, parameters=self._plain_parameters) if self._plain_parameters else found
 
     def timed_out(self, when: str, seat: _Seat, about: About, place: str) -> Observation:
         """The observation of a call that took too long.
