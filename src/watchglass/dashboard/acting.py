@@ -17,6 +17,12 @@ from watchglass.run import open_run, request_stop
 _DIGITS, _REPLAY_S = 9, 300.0
 #: Parameters as text: names, numbers and words. No rule of a file can be named so.
 _PARAMETERS = re.compile(r"\s*(?:[a-z_]+=[\w.+-]+\s*(?:[,\s]\s*|$))*", re.ASCII)
+#: What a switch can be, and what that means for each that can be changed.
+ON_OFF = ("off", "on")
+_SWITCHES = {
+    "enabled": ("the machine is not sampled, and nothing is profiled", "the machine is sampled"),
+    "module_times": ("modules are not timed", "modules are timed in some steps"),
+}
 #: One replay at a time: each takes a core.
 _replaying = threading.Lock()
 
@@ -38,14 +44,26 @@ def stop_job(location: str, given: Mapping[str, str]) -> str:
 
 
 def change_settings(location: str, given: Mapping[str, str]) -> str:
-    """Change how often the machine is sampled."""
-    text = given.get("sample_interval_s", "")
-    try:
-        interval_s = float(text[:_DIGITS])
-    except ValueError:
-        raise InvalidValueError(f"sample_interval_s must be a number of seconds but got {text!r:.50}") from None
-    at_step = open_run(location).change_profiler(sample_interval_s=interval_s)
-    return f"from step {at_step} on there is a sample every {interval_s:g} s"
+    """Change the profiler: how often the machine is sampled, whether at all, and whether modules are timed."""
+    settings: dict[str, float | bool] = {}
+    for name in _SWITCHES:
+        if (text := given.get(name)) is not None:
+            if text not in ON_OFF:
+                raise InvalidValueError(f"{name} must be on or off but got {text!r:.50}")
+            settings[name] = text == "on"
+    if (text := given.get("sample_interval_s")) is not None:
+        try:
+            settings["sample_interval_s"] = float(text[:_DIGITS])
+        except ValueError:
+            raise InvalidValueError(f"sample_interval_s must be a number of seconds but got {text!r:.50}") from None
+    if not settings:
+        raise InvalidValueError(f"a change must have one of sample_interval_s, {', '.join(_SWITCHES)} but has none")
+    at_step = open_run(location).change_profiler(**settings)
+    return f"from step {at_step} on " + ", ".join(_changed(name, value) for name, value in settings.items())
+
+
+def _changed(name: str, value: float | bool) -> str:
+    return _SWITCHES[name][bool(value)] if name in _SWITCHES else f"there is a sample every {value:g} s"
 
 
 def replay_rule(location: str, given: Mapping[str, str]) -> str:

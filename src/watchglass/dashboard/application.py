@@ -82,7 +82,12 @@ class Dashboard:
         asking = [
             Endpoint("/r/{identifier}/profile", self.profile, "profile the next steps of a job", body=("steps",)),
             Endpoint("/r/{identifier}/stop", self.stop, "stop a job", body=("confirmed",)),
-            Endpoint("/r/{identifier}/settings", self.settings, "change a job", body=("sample_interval_s",)),
+            Endpoint(
+                "/r/{identifier}/settings",
+                self.settings,
+                "change a job",
+                body=("sample_interval_s", "enabled", "module_times"),
+            ),
             Endpoint("/r/{identifier}/replay", self.replay, "evaluate a rule again", body=("rule", "parameters")),
         ]
         return [

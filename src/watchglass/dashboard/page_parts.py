@@ -106,6 +106,7 @@ class ActionForm(Block):
         name: Name of the field; "" for none.
         value: What it begins with.
         hidden: Further fields.
+        options: What can be chosen instead of typed.
         confirm: What a person must confirm; "" for nothing.
     """
 
@@ -116,6 +117,7 @@ class ActionForm(Block):
     value: str = ""
     hidden: Sequence[tuple[str, str]] = field(default=())
     confirm: str = ""
+    options: Sequence[str] = ()
 
 
 @block_html.register
@@ -139,13 +141,7 @@ def _step_form(block: StepForm) -> str:
 
 @block_html.register
 def _action_form(block: ActionForm) -> str:
-    kind = "number" if block.value.isdigit() else "text"
-    given = (
-        f'<label>{escaped(block.label)} <input type="{kind}" name="{block.name}" '
-        f'value="{escaped(block.value)}"></label> '
-        if block.name
-        else ""
-    )
+    given = f"<label>{escaped(block.label)} {_field(block)}</label> " if block.name else ""
     confirm = (
         f'<label><input type="checkbox" name="confirmed" value="yes" required> {escaped(block.confirm)}</label> '
         if block.confirm
@@ -155,6 +151,16 @@ def _action_form(block: ActionForm) -> str:
         f'<form class="action" method="post" action="{escaped(block.address)}">{_hidden(block.hidden)}{given}{confirm}'
         f"<button>{escaped(block.words)}</button> <output></output></form>"
     )
+
+
+def _field(block: ActionForm) -> str:
+    if block.options:
+        options = "".join(
+            f"<option{' selected' if each == block.value else ''}>{escaped(each)}</option>" for each in block.options
+        )
+        return f'<select name="{block.name}">{options}</select>'
+    kind = "number" if block.value.isdigit() else "text"
+    return f'<input type="{kind}" name="{block.name}" value="{escaped(block.value)}">'
 
 
 def _hidden(pairs: Sequence[tuple[str, str]]) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from watchglass.dashboard.acting import ON_OFF
 from watchglass.dashboard.detail_pages import machine_page, modules_page, rules_page, tensor_page, workers_page
 from watchglass.dashboard.page_parts import ActionForm, Choices, RunPage, Shown, empty
 from watchglass.errors import UnknownNameError
-from watchglass.records import count
+from watchglass.records import count, facts
 from watchglass.view import (
     GRADIENT_NORM,
     LAYER_FIELDS,
@@ -57,14 +58,24 @@ def _overview(shown: Shown) -> Sequence[Block]:
 def _job(shown: Shown) -> Sequence[Block]:
     """What a person can ask of a job that goes on."""
     links, run = shown.links, shown.identifier
+    settings = links.run(run, "settings")
     seconds = "Take a sample of the machine every so many seconds"
+    # What is not known is asked for the other way round than it is in most jobs.
+    changed = shown.published.run.facts(facts.ProfilerChanged)
+    timed = next((each.module_times for each in reversed(changed) if each.module_times is not None), False)
+    sampled = next((each.enabled for each in reversed(changed) if each.enabled is not None), True)
+    switches = [
+        ("enabled", "Sample the machine, and profile when asked", ON_OFF[sampled]),
+        ("module_times", "Record the time of each module, in some steps", ON_OFF[timed]),
+    ]
     return [
         ActionForm(
             links.run(run, "stop"),
             "Stop the training",
             confirm="End it after the next steps, at the same step in all workers",
         ),
-        ActionForm(links.run(run, "settings"), "Change", seconds, "sample_interval_s", "1"),
+        ActionForm(settings, "Change", seconds, "sample_interval_s", "1"),
+        *(ActionForm(settings, "Change", about, name, value, options=ON_OFF) for name, about, value in switches),
     ]
 
 

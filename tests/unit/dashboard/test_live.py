@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,9 +19,9 @@ from watchglass.dashboard.application import application
 from watchglass.dashboard.listing import Listing
 from watchglass.dashboard.watched_run import PARTS, UNWATCHED_S, Drawn, Published, WatchedRun, WatchedRuns
 from watchglass.errors import MissingFileError
-from watchglass.records import RuleStatus, Status
+from watchglass.records import RuleStatus, Status, facts
 from watchglass.store import JournalWriter
-from watchglass.testing import RunBuilder, build_run
+from watchglass.testing import RunBuilder, Step, build_run
 
 
 @pytest.fixture
@@ -293,6 +294,57 @@ def test_a_job_is_stopped_at_a_step(growing: RunBuilder, listing_of: Listings) -
     answer = client.post(f"/r/{run}/stop", data={"confirmed": "yes"}, headers=OURS)
     assert (answer.status_code, answer.text) == (200, "all workers end after step 1\n")
     assert any("stop" in entry.path for entry in growing.store.list("control"))
+
+
+@pytest.mark.parametrize(
+    ("given", "changed", "said"),
+    [
+        ({"module_times": "on"}, {"module_times": True}, "modules are timed in some steps"),
+        ({"module_times": "off"}, {"module_times": False}, "modules are not timed"),
+        ({"enabled": "off"}, {"enabled": False}, "the machine is not sampled, and nothing is profiled"),
+    ],
+)
+def test_the_profiler_of_a_job_is_changed(
+    growing: RunBuilder, listing_of: Listings, given: dict[str, str], changed: dict[str, bool], said: str
+) -> None:
+    client, run = client_of(listing_of(growing))
+    page = client.get(f"/r/{run}").text
+    (name,) = given
+    assert f'<select name="{name}"><option' in page
+    answer = client.post(f"/r/{run}/settings", data=given, headers=OURS)
+    assert (answer.status_code, answer.text) == (200, f"from step 1 on {said}\n")
+    (commit,) = (each for each in growing.store.list("control/profile") if "commit" in each.path)
+    assert json.loads(growing.store.read(commit.path))["settings"] == changed
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "a change must have one of sample_interval_s, enabled, module_times but has none"),
+        ({"enabled": "maybe"}, "enabled must be on or off but got 'maybe'"),
+        ({"enabled": "on"}, "has no sampler, which only begins with the run, so enabled cannot be True"),
+        ({"sample_interval_s": "soon"}, "sample_interval_s must be a number of seconds but got 'soon'"),
+    ],
+)
+def test_changes_that_cannot_be_are_refused_in_a_line(
+    growing: RunBuilder, listing_of: Listings, given: dict[str, str], said: str
+) -> None:
+    client, run = client_of(listing_of(growing))
+    answer = client.post(f"/r/{run}/settings", data=given, headers=OURS)
+    assert (answer.status_code, answer.text.count("\n")) == (409, 1)
+    assert said in answer.text
+    reading, _ = client_of(listing_of(growing), read_only=True)
+    assert "<select" not in reading.get(f"/r/{run}").text
+
+
+def test_switches_begin_with_what_was_changed_last(growing: RunBuilder, listing_of: Listings) -> None:
+    changed = facts.ProfilerChanged(1, module_times=True, enabled=False)
+    growing.step(Step({"loss": 1.0}, facts={"profiler_changed": changed.to_data()}))
+    client, run = client_of(listing_of(growing))
+    page = client.get(f"/r/{run}").text
+    for name, selected in (("enabled", "off"), ("module_times", "on")):
+        (select,) = re.findall(rf'<select name="{name}">(.*?)</select>', page)
+        assert f"<option selected>{selected}</option>" in select
 
 
 @pytest.mark.parametrize("steps", ["", "0", "-3", "many", "1000000"])
