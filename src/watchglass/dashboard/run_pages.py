@@ -38,17 +38,21 @@ from watchglass.view import (
     time_blocks,
 )
 
+#: Steps over which training numbers may be smoothed.
+_SPANS = (10, 100, 1000)
+
 
 def _overview(shown: Shown) -> Sequence[Block]:
     run, verdict = shown.published.run, shown.published.verdict
     story = story_figure(run, verdict, shown.steps)
-    figures = captioned(run_figures(run, verdict.findings, layers=False, steps=shown.steps))
+    smooth = float(shown.number("smooth") or 0)
+    figures = captioned(run_figures(run, verdict.findings, layers=False, steps=shown.steps, smooth=smooth))
     told = Figure(story, "All lanes have one axis of training steps.") if story is not None else None
     return [
         summary_block(run, verdict, live=shown.live),
         Section("Diagnoses", diagnosis_blocks(verdict)),
         Section("Story", [told] if told is not None else [empty("No training step was recorded yet.")]),
-        Section("Figures", figures),
+        Section("Figures", [_smoothings(shown, ""), *figures] if figures else []),
         Section("Findings", finding_blocks(verdict.findings)),
         Section("Rules", [_rules(shown)]),
         *([Section("Job", _job(shown))] if shown.acts and shown.live else []),
@@ -140,9 +144,27 @@ def _layers(shown: Shown) -> Sequence[Block]:
 
 
 def _scalars(shown: Shown) -> Sequence[Block]:
-    blocks = scalar_blocks(*scalar_figures(shown.published.run, shown.steps))
+    smooth = float(shown.number("smooth") or 0)
+    blocks = scalar_blocks(*scalar_figures(shown.published.run, shown.steps, smooth))
     missing = empty("The script saved no numbers.", 'watchglass.save_scalar("reward", value)')
-    return [Section("Saved by the script", blocks or [missing])]
+    return [Section("Saved by the script", [_smoothings(shown, "scalars"), *blocks] if blocks else [missing])]
+
+
+def _smoothings(shown: Shown, page: str) -> Block:
+    """Chooses over how many steps training numbers are smoothed."""
+    now = shown.number("smooth") or 0
+    spans = sorted({0, *_SPANS, now})
+    steps = shown.query.get("steps", "")
+    return Choices(
+        [
+            (
+                shown.links.run(shown.identifier, page, smooth=span or None, steps=steps),
+                f"smoothed over {span} steps" if span else "as recorded",
+                span == now,
+            )
+            for span in spans
+        ]
+    )
 
 
 def _time(shown: Shown) -> Sequence[Block]:
@@ -165,12 +187,12 @@ def _settings(shown: Shown) -> Sequence[Block]:
 
 #: The pages of a run by their names in addresses, in the order of the bar.
 RUN_PAGES = {
-    "": RunPage("Run", _overview, "steps findings rules", ("steps",)),
+    "": RunPage("Run", _overview, "steps findings rules", ("steps", "smooth")),
     "layers": RunPage("Layers", _layers, "steps findings", ("field", "steps", "scale", "depth", "within")),
     "tensor": RunPage("Tensors", tensor_page, "steps", ("name", "step", "steps", "role")),
     "modules": RunPage("Modules", modules_page, "steps findings", ("step",)),
     "rules": RunPage("Rules", rules_page, "findings rules"),
-    "scalars": RunPage("Scalars", _scalars, "steps", ("steps",)),
+    "scalars": RunPage("Scalars", _scalars, "steps", ("steps", "smooth")),
     "time": RunPage("Time", _time, "steps samples findings", ("steps",)),
     "machine": RunPage("Machine", machine_page, "samples findings"),
     "workers": RunPage("Workers", workers_page, "steps", ("field", "steps")),

@@ -17,6 +17,7 @@ from watchglass.view.layer_grids import GRADIENT_NORM, LAYER_FIELDS, layer_grid,
 from watchglass.view.pictures.colours import COLOURS, shades
 from watchglass.view.pictures.records import Axis, Grid, Line, Lines, Picture
 from watchglass.view.series import Series, Steps, line_of, marks_of, within
+from watchglass.view.smoothing import smoothed
 
 if TYPE_CHECKING:
     from watchglass.run import Run
@@ -30,13 +31,19 @@ _STEP = Axis("training step", whole=True)
 _Shown = TypeVar("_Shown", bound="Lines | Grid")
 
 
-def loss_figure(run: Run, findings: Sequence[Finding] = (), steps: Steps = None) -> Lines | None:
+def loss_figure(run: Run, findings: Sequence[Finding] = (), steps: Steps = None, smooth: float = 0.0) -> Lines | None:
     """Loss by model and mode over training steps, with the first findings marked; None when no loss was recorded.
 
     Training losses that are not finite are marks at the upper edge. The axis is logarithmic when the losses span
     more than two orders of magnitude.
+
+    Args:
+        run: The run.
+        findings: Findings of rules.
+        steps: Only these training steps, half-open.
+        smooth: Training losses are smoothed over so many steps, with the raw ones behind them; 0 for not at all.
     """
-    lines = _lines(run, "loss", steps)
+    lines = _lines(run, "loss", steps, smooth)
     if not lines:
         return None
     return Lines("Loss", _STEP, Axis("loss", logarithmic=_spans(lines, 100)), lines, marks_of(run, findings))
@@ -50,9 +57,9 @@ def losses_by_run(runs: Mapping[str, Run]) -> Lines | None:
     return Lines("Loss by run", _STEP, Axis("loss", logarithmic=_spans(lines, 100)), lines) if lines else None
 
 
-def accuracy_figure(run: Run, steps: Steps = None) -> Lines | None:
-    """Accuracy by model and mode over training steps; None when none was recorded."""
-    lines = _lines(run, "accuracy", steps)
+def accuracy_figure(run: Run, steps: Steps = None, smooth: float = 0.0) -> Lines | None:
+    """Accuracy by model and mode over training steps; None when none was recorded. Arguments as of the loss."""
+    lines = _lines(run, "accuracy", steps, smooth)
     return Lines("Accuracy", _STEP, Axis("accuracy", low=0.0, high=1.0, percent=True), lines) if lines else None
 
 
@@ -96,15 +103,15 @@ def learning_rate_figure(run: Run, steps: Steps = None) -> Lines | None:
     return Lines("Learning rate", _STEP, Axis("learning rate", low=0.0), lines) if lines else None
 
 
-def scalar_figures(run: Run, steps: Steps = None) -> tuple[list[Lines], int]:
-    """A small figure for each scalar that the script saved, and the number of further ones."""
+def scalar_figures(run: Run, steps: Steps = None, smooth: float = 0.0) -> tuple[list[Lines], int]:
+    """A small figure for each scalar that the script saved, and the number of further ones; arguments as of a loss."""
     made: list[Lines] = []
     more = 0
     for name in _scalar_names(run):
         if _is_ours(name):
             continue
         lines = [
-            line_of("training", _scalar(run, name), COLOURS["train"], steps=steps),
+            *_courses(run, "training", _scalar(run, name), COLOURS["train"], steps, smooth),
             line_of("validation", _stretch_means(run, name), COLOURS["eval"], dots=True, steps=steps),
         ]
         if len(made) == _MAX_SCALARS:
@@ -115,7 +122,7 @@ def scalar_figures(run: Run, steps: Steps = None) -> tuple[list[Lines], int]:
 
 
 def run_figures(
-    run: Run, findings: Sequence[Finding] = (), *, layers: bool = True, steps: Steps = None
+    run: Run, findings: Sequence[Finding] = (), *, layers: bool = True, steps: Steps = None, smooth: float = 0.0
 ) -> list[tuple[str, Picture]]:
     """Every figure that the run has data for, with a caption: how to read it, which part of the run it shows.
 
@@ -124,14 +131,19 @@ def run_figures(
         findings: Findings of rules, for their marks.
         layers: Also the figures of all layers, whose statistics take the most time to read.
         steps: Only these training steps, half-open.
+        smooth: See :func:`loss_figure`.
     """
     models, leaders = run.models, leaders_of(run)
     first = f" Shown: {run.worker().name}, one of {len(run.workers):,} workers." if len(run.workers) > 1 else ""
     curves = first if len(leaders) == 1 else ""
     curves += f" Shown: the first {_MAX_MODELS} of {len(models):,} models." if len(models) > _MAX_MODELS else ""
+    smoothing = f", and smoothed over {smooth:g} steps" if smooth else ""
     made: list[tuple[Lines | Grid | None, str]] = [
-        (loss_figure(run, findings, steps), "Loss of every training step and mean loss of every evaluation." + curves),
-        (accuracy_figure(run, steps), "Share of correct predictions, as recorded in the run." + curves),
+        (
+            loss_figure(run, findings, steps, smooth),
+            f"Loss of every training step{smoothing}, and mean loss of every evaluation." + curves,
+        ),
+        (accuracy_figure(run, steps, smooth), "Share of correct predictions, as recorded in the run." + curves),
         (learning_rate_figure(run, steps), "Learning rates of the optimizers, as their schedules set them." + first),
         (gradient_norm_figure(run, steps), "Norm of all gradients of a model, as its optimizer used them." + curves),
     ]
@@ -191,7 +203,7 @@ def _shaded(lines: Iterable[tuple[str, Series]], most: int | None = None) -> tup
     return tuple(line_of(name, series, shade) for (name, series), shade in zip(found, shades(len(found)), strict=True))
 
 
-def _lines(run: Run, name: str, steps: Steps = None) -> tuple[Line, ...]:
+def _lines(run: Run, name: str, steps: Steps = None, smooth: float = 0.0) -> tuple[Line, ...]:
     """A series of each model, in training and in evaluation, if recorded; with very many models only
     the first ones.
     """  # noqa: D205
@@ -203,11 +215,20 @@ def _lines(run: Run, name: str, steps: Steps = None) -> tuple[Line, ...]:
         whose = f"{model.name}{f' of {model.worker}' if worker else ''}, " if several else ""
         of = f" ({model.validation_of})" if name == "loss" and model.validation_of else ""
         colours = (shade, shade) if several else (COLOURS["train"], COLOURS["eval"])
-        found.append(line_of(f"{whose}training", _scalar(run, series, worker), colours[0], steps=steps))
+        found += _courses(run, f"{whose}training", _scalar(run, series, worker), colours[0], steps, smooth)
         found.append(
             line_of(f"{whose}validation{of}", _stretch_means(run, series, worker), colours[1], dots=True, steps=steps)
         )
     return tuple(line for line in found if len(line.x))
+
+
+def _courses(run: Run, name: str, series: Series, colour: str, steps: Steps, smooth: float) -> list[Line]:
+    """A series as a line; if it is smoothed, that line over the raw one."""
+    raw = line_of(name, series, colour, steps=steps)
+    if not smooth:
+        return [raw]
+    shown = line_of(name, smoothed(series, smooth, (seam.step for seam in run.seams)), colour, steps=steps)
+    return [replace(raw, faint=True), replace(shown, low=None, high=None, missing=None)]
 
 
 def _scalar(run: Run, name: str, worker: str | None = None) -> Series:

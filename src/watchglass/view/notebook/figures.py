@@ -81,7 +81,15 @@ def _line(line: Line, top: float) -> Iterable[dict[str, Any]]:
         yield {**edge, "y": _numbers(line.high), "fill": "tonexty", "fillcolor": _faint(line.colour)}
     drawn = {"color": line.colour, "width": 1.5, "dash": "dash" if line.dashed else "solid"}
     mode = "lines+markers" if line.dots or np.isfinite(line.y).sum() == 1 else "lines"
-    yield {**own, "y": _numbers(line.y), "name": _text(line.name), "mode": mode, "line": drawn}
+    yield {
+        **own,
+        "y": _numbers(line.y),
+        "name": _text(line.name),
+        "mode": mode,
+        "line": drawn,
+        "showlegend": not line.faint,
+        "opacity": 0.3 if line.faint else 1.0,
+    }
     if line.missing is not None and len(line.missing):
         yield {
             **own, "x": _numbers(line.missing), "y": np.full(len(line.missing), top, np.float32), "mode": "markers",

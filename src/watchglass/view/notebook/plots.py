@@ -51,9 +51,13 @@ class Plots:
     def __init__(self, run: Run) -> None:
         self._run = run
 
-    def losses(self) -> Figure:
-        """Does the loss fall, in training and in evaluation, and where did rules find something?"""
-        return self._figure(loss_figure(self._run, self._run.journal.findings), "loss", _LOSS_CURE)
+    def losses(self, *, smooth: float = 0.0) -> Figure:
+        """Does the loss fall, in training and in evaluation, and where did rules find something?
+
+        Args:
+            smooth: Training losses are smoothed over so many steps, with the raw ones behind them; 0 for not at all.
+        """
+        return self._figure(loss_figure(self._run, self._run.journal.findings, smooth=smooth), "loss", _LOSS_CURE)
 
     def accuracy(self) -> Figure:
         """Which share of the predictions is right?"""

@@ -55,8 +55,8 @@ def _legend(picture: Picture) -> str:
 def _of_lines(picture: Lines) -> str:
     if picture.ordered:
         return f'<p class="legend">first layer {scale_svg()} last layer</p>'
-    kinds = ["dashed" if line.dashed else "dots" if line.dots else "" for line in picture.lines]
-    keys = [(line.name, line.colour, kind) for line, kind in zip(picture.lines, kinds, strict=True)]
+    lines = [line for line in picture.lines if not line.faint]
+    keys = [(line.name, line.colour, "dashed" if line.dashed else "dots" if line.dots else "") for line in lines]
     keys += [
         (f"{line.name}, not finite", line.colour, "missing")
         for line in picture.lines

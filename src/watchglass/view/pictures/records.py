@@ -57,6 +57,7 @@ class Line:
         colour: A colour of :mod:`watchglass.view.pictures.colours`, as ``"#rrggbb"``.
         dots: Whether each number is a dot: of few numbers, such as evaluations.
         dashed: Whether it is dashed, beside another line of its colour.
+        faint: Whether it is behind its smoothed course, which has its colour too: it is in no legend.
         low, high: Of thinned series, the extremes around each number, float64[n]; None for those that hold all numbers.
         missing: Places of numbers that are not finite, float64[m].
     """
@@ -67,6 +68,7 @@ class Line:
     colour: str
     dots: bool = False
     dashed: bool = False
+    faint: bool = False
     low: Numbers | None = None
     high: Numbers | None = None
     missing: Numbers | None = None

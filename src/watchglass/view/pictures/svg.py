@@ -122,7 +122,8 @@ def _line(frame: _Frame, line: Line) -> str:
     if line.missing is not None and len(line.missing):
         edge = frame.points(line.missing, np.full(len(line.missing), frame.up[1]))
         parts.append(f'<path class="missing" stroke="{line.colour}" d="{_dots(edge)}"/>')
-    return f"<g><title>{escaped(line.name)}</title>{''.join(parts)}</g>"
+    faint = ' class="faint"' if line.faint else ""
+    return f"<g{faint}><title>{escaped(line.name)}</title>{''.join(parts)}</g>"
 
 
 @_drawn.register
