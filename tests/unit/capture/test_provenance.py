@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from watchglass.capture.process.provenance import checked_out, versions
+from watchglass.capture.process.provenance import checked_out, script_folder, versions
 
 
 @pytest.mark.parametrize(
@@ -42,3 +42,18 @@ def test_releases_are_read_from_what_is_loaded_and_nothing_is_computed(monkeypat
     assert "computing" not in found
     assert "a_package" not in versions(everything=False)
     assert "json" not in found
+
+
+def test_a_notebook_is_in_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["/usr/lib/python3/ipykernel_launcher.py", "-f", "kernel.json"])
+    monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))
+    assert script_folder() == str(tmp_path)
+
+
+def test_a_script_is_in_its_own_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    main = ModuleType("__main__")
+    main.__file__ = "train.py"
+    monkeypatch.setattr(sys, "argv", ["project/train.py"])
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    assert script_folder() == "project"

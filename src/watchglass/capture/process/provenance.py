@@ -48,6 +48,12 @@ def _content(module: object) -> Mapping[str, Any]:
     return found
 
 
+def script_folder() -> str:
+    """The folder of the script; the working directory in a notebook, where ``sys.argv`` names the kernel's program."""
+    named = getattr(sys.modules.get("__main__"), "__file__", None)
+    return os.path.dirname((sys.argv or [""])[0]) if named else os.getcwd()
+
+
 def checked_out(folder: str | os.PathLike[str]) -> dict[str, str]:
     """The ``commit`` of the repository around a folder, and its ``branch`` if one is checked out; {} if unknown."""
     try:

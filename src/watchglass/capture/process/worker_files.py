@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from watchglass.capture.limits import DEFAULT_LIMITS, CaptureLimits
-from watchglass.capture.process.provenance import checked_out, versions
+from watchglass.capture.process.provenance import checked_out, script_folder, versions
 from watchglass.config import SessionConfig, absolute, environment
 from watchglass.control import Mailbox, open_mailbox
 from watchglass.errors import MissingFileError, NotARunError, RunExistsError, StoreError, WatchglassError
@@ -139,7 +139,7 @@ class WorkerOpening:
         )  # fmt: skip
         joined = {
             "event": "joined", "worker": worker, "reason": "first training step", "time_ns": time.monotonic_ns(),
-            "versions": versions(everything=not rank), "git": checked_out(os.path.dirname((sys.argv or [""])[0])),
+            "versions": versions(everything=not rank), "git": checked_out(script_folder()),
             "alone": rank is None, "age_ns": self._age_ns(place.claim),
         }  # fmt: skip
         writer.write([encode_lifecycle({**asdict(place.claim), **joined, "wall_ns": time.time_ns()})])
