@@ -17,7 +17,7 @@ from watchglass.errors import MissingFileError, in_a_line
 from watchglass.records import Severity
 from watchglass.run import ListedRun, Run, RunSearch, identifier_of, runs_of
 from watchglass.store import open_store
-from watchglass.view import headline, live_tone, tone
+from watchglass.view import colour_of, headline, live_tone, tone
 
 #: Seconds between two rounds while a page is open, and seconds after its last request until it counts as closed.
 _PERIOD_S, _UNWATCHED_S = 2.0, 60.0
@@ -47,6 +47,7 @@ class RunRow:
         planned: The planned number of them; None if unknown.
         seconds: Duration of its steps.
         loss: Course of the training loss, thinned.
+        colour: Its colour, by the hash of its identifier.
         problem: Why it cannot be read.
     """
 
@@ -61,6 +62,7 @@ class RunRow:
     planned: int | None = None
     seconds: float = 0.0
     loss: tuple[float, ...] = ()
+    colour: str = ""
     problem: str = ""
 
     @property
@@ -206,6 +208,7 @@ def summed_up(row: RunRow, published: Published, state: str) -> RunRow:
         tone=live_tone(verdict) if state in _LIVE else tone(verdict),
         worst=worst.headline if worst is not None else "", steps=verdict.train_steps,
         planned=verdict.planned_train_steps, seconds=verdict.seconds, loss=_thinned(run),
+        colour=colour_of(run.manifest.run_id),
     )  # fmt: skip
 
 

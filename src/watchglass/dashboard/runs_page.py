@@ -70,7 +70,7 @@ def _row(row: RunRow, links: Links) -> str:
         "state": _state(row),
         "verdict": _verdict(row),
         "steps": _steps(row),
-        "loss": f"{sparkline(row.loss, 'course of the loss')} {number(row.loss[-1])}" if row.loss else "",
+        "loss": f"{_course(row)} {number(row.loss[-1])}" if row.loss else "",
         "started": started,
     }
     inner = "".join(f'<td data-title="{_TITLES[name]}">{cell}</td>' for name, cell in cells.items())
@@ -78,6 +78,10 @@ def _row(row: RunRow, links: Links) -> str:
         f'<input type="checkbox" name="run" value="{row.identifier}" aria-label="compare {escaped(row.listed.name)}">'
     )
     return f'<tr data-key="{row.identifier}">{inner}<td>{chosen}</td></tr>'
+
+
+def _course(row: RunRow) -> str:
+    return sparkline(row.loss, "course of the loss", row.colour)
 
 
 def _state(row: RunRow) -> str:
@@ -99,7 +103,7 @@ def _verdict(row: RunRow) -> str:
 
 def opening_html(row: RunRow) -> str:
     """What the table knows of a run, for its page while the run is opened."""
-    known = f"<p>{_verdict(row)}</p><p>{sparkline(row.loss, 'course of the loss')}</p>" if row.read else ""
+    known = f"<p>{_verdict(row)}</p><p>{_course(row)}</p>" if row.read else ""
     return f'<p class="empty">The run is being opened. This page appears as soon as it is read.</p>{known}'
 
 

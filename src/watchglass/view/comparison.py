@@ -11,7 +11,7 @@ from watchglass.records import Severity, Verdict, count
 from watchglass.run import open_run
 from watchglass.view.blocks import Block, Disclosure, Figure, Inline, Section, Span, Text, TextTable
 from watchglass.view.conclusion import outcome
-from watchglass.view.figures import losses_by_run
+from watchglass.view.curves import compared_curves
 from watchglass.view.formats import Judged
 from watchglass.view.sections import diagnosis_blocks
 from watchglass.view.settings import differing, settings_of
@@ -83,7 +83,7 @@ def _opened(judged: Judged, verdict: Verdict) -> Run | None:
 
 
 def _losses(drawn: Mapping[str, Run], runs: int) -> list[Block]:
-    picture = losses_by_run(drawn)
+    picture = compared_curves(drawn)
     left = f" Shown: the first {len(drawn)} of {runs:,} runs." if runs > len(drawn) else ""
     return [] if picture is None else [Figure(picture, f"Training loss of the first model of each run.{left}")]
 

@@ -54,17 +54,20 @@ def compared_curves(
         by: One of :data:`BY`.
         steps: Only these training steps, half-open.
     """
-    lines, used = [], set[str]()
+    lines: list[Line] = []
+    used = set[str]()
     for name, run in runs.items():
         worker = run.worker()
         if not worker.has(metric) or not len((series := worker.scalars(metric))[0]):
             continue
         colour = colour_of(run.manifest.run_id)
-        # Two with one colour: the later one takes the next that is free.
-        free = [each for each in RUN_COLOURS if each not in used] or list(RUN_COLOURS)
-        colour = colour if colour not in used else free[0]
+        # Two with one colour: the later one takes the next that is free. When all are used, lines are dashed.
+        if len(used) == len(RUN_COLOURS):
+            used.clear()
+        if colour in used:
+            colour = next(each for each in RUN_COLOURS if each not in used)
         used.add(colour)
-        line = line_of(name, series, colour, steps=steps)
+        line = replace(line_of(name, series, colour, steps=steps), dashed=len(lines) >= len(RUN_COLOURS))
         if by == "time":
             line = _over_time(run, line, series)
         lines.append(line)

@@ -5,7 +5,7 @@ Every figure is made from a :class:`~watchglass.run.Run`. Long series are thinne
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -47,14 +47,6 @@ def loss_figure(run: Run, findings: Sequence[Finding] = (), steps: Steps = None,
     if not lines:
         return None
     return Lines("Loss", _STEP, Axis("loss", logarithmic=_spans(lines, 100)), lines, marks_of(run, findings))
-
-
-def losses_by_run(runs: Mapping[str, Run]) -> Lines | None:
-    """Training loss of the first model of several runs, by their names; None when no loss was recorded."""
-    shown = zip(runs.items(), shades(len(runs)), strict=True)
-    lines = tuple(line_of(name, _scalar(run, "loss"), shade) for (name, run), shade in shown)
-    lines = tuple(line for line in lines if len(line.x))
-    return Lines("Loss by run", _STEP, Axis("loss", logarithmic=_spans(lines, 100)), lines) if lines else None
 
 
 def accuracy_figure(run: Run, steps: Steps = None, smooth: float = 0.0) -> Lines | None:

@@ -20,7 +20,7 @@ from watchglass.dashboard.shell import Links
 from watchglass.diagnose import verdict
 from watchglass.run import ListedRun, open_run
 from watchglass.testing import Step, build_run
-from watchglass.view import LAYER_FIELDS, headline, number
+from watchglass.view import LAYER_FIELDS, colour_of, headline, number
 
 PAGES = [*RUN_PAGES, *(f"layers?field={field}" for field in LAYER_FIELDS)]
 
@@ -103,6 +103,18 @@ def test_layers_show_the_statistics_of_the_run_or_how_to_record_them(
         assert re.search(
             r"(Outputs|Updates) were not recorded\. watchglass run --collection (outputs|updates)", page.text
         )
+
+
+def test_a_run_has_the_same_colour_in_the_table_and_among_others(
+    client: TestClient, identifiers: dict[str, str], folder: Path
+) -> None:
+    colours = {name: colour_of(open_run(folder / name).manifest.run_id) for name in (HOSTILE, "healthy")}
+    table = client.get("/").text
+    for name, colour in colours.items():
+        (row,) = re.findall(rf'<tr data-key="{identifiers[name]}">.*?</tr>', table)
+        assert f'<path stroke="{colour}" d="M' in row
+    page = client.get(f"/compare?run={identifiers[HOSTILE]}&run={identifiers['healthy']}").text
+    assert f'stroke="{colours[HOSTILE]}"' in page
 
 
 def test_layers_are_joined_by_modules_which_links_open(client: TestClient, listing: Listing, folder: Path) -> None:

@@ -10,7 +10,18 @@ import pytest
 from watchglass.records import Verdict
 from watchglass.run import Run, open_run
 from watchglass.testing import Step, build_run
-from watchglass.view import FORMATS, Disclosure, Figure, Judged, Section, TextTable, differing, renderer, settings_of
+from watchglass.view import (
+    FORMATS,
+    Disclosure,
+    Figure,
+    Judged,
+    Section,
+    TextTable,
+    colour_of,
+    differing,
+    renderer,
+    settings_of,
+)
 from watchglass.view.comparison import comparison_blocks, short_names
 
 
@@ -28,6 +39,10 @@ def judged(tmp_path: Path, sick_verdict: Verdict, healthy_verdict: Verdict) -> J
     return Judged(verdicts, many=True)
 
 
+def table_run(judged: Judged) -> str:
+    return next(each.run for each in judged.verdicts if each.run.endswith("wild"))
+
+
 def test_the_page_has_verdicts_losses_differences_and_diagnoses(judged: Judged) -> None:
     head, runs, losses, settings, diagnoses = comparison_blocks(judged)
     assert isinstance(head, Section)
@@ -37,6 +52,8 @@ def test_the_page_has_verdicts_losses_differences_and_diagnoses(judged: Judged) 
     (figure,) = losses.blocks  # type: ignore[attr-defined]
     assert isinstance(figure, Figure)
     assert [line.name for line in figure.picture.lines] == ["wild", "fine"]  # type: ignore[union-attr]
+    # The worst run, which is the first, has its colour of all pages.
+    assert figure.picture.lines[0].colour == colour_of(open_run(table_run(judged)).manifest.run_id)  # type: ignore[union-attr]
     (differences,) = settings.blocks  # type: ignore[attr-defined]
     assert isinstance(differences, TextTable)
     assert tuple(differences.head) == ("run", "lr")

@@ -186,6 +186,11 @@ def test_runs_are_compared_by_what_differs(tmp_path: Path) -> None:
     assert [line.name for line in curves.lines] == ["first", "second"]
     assert len({line.colour for line in curves.lines}) == 2
     assert curves.lines[0].colour == colour_of(first.manifest.run_id)
+    # No two lines look the same: where all colours are used, lines are dashed.
+    many = compared_curves({str(n): first for n in range(12)})
+    assert many is not None
+    assert len({(line.colour, line.dashed) for line in many.lines}) == 12
+    assert [line.dashed for line in many.lines] == [False] * 8 + [True] * 4
     by_time = compared_curves(runs, by="time")
     assert by_time is not None
     assert by_time.lines[0].x[-1] == pytest.approx(0.8)

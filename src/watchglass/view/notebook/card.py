@@ -8,6 +8,7 @@ import numpy as np
 
 from watchglass.errors import UnknownNameError
 from watchglass.records import Verdict
+from watchglass.view.curves import colour_of
 from watchglass.view.pictures.colours import COLOURS
 from watchglass.view.pictures.svg import sparkline
 from watchglass.view.text import escaped, number
@@ -25,8 +26,8 @@ _STYLE = f"""
 .watchglass-card.error{{border-color:{COLOURS["error"]}}}
 .watchglass-card.warning{{border-color:{COLOURS["warning"]}}}
 .watchglass-card p{{margin:2px 0}}
-.watchglass-card path{{fill:none;stroke:{COLOURS["train"]};stroke-width:1.5;vector-effect:non-scaling-stroke}}
-.watchglass-card path.missing{{stroke-width:4;stroke-linecap:round}}
+.watchglass-card path{{fill:none;stroke-width:1.5;vector-effect:non-scaling-stroke}}
+.watchglass-card path.missing{{stroke:{COLOURS["error"]};stroke-width:4;stroke-linecap:round}}
 """
 
 
@@ -48,6 +49,6 @@ def run_card(run: Run, verdict: Verdict) -> str:
         losses = np.empty(0)
     if len(losses):
         places = np.unique(np.linspace(0, len(losses) - 1, _MOST).round().astype(int))
-        course = sparkline(losses[places].tolist(), "course of the training loss")
+        course = sparkline(losses[places].tolist(), "course of the training loss", colour_of(run.manifest.run_id))
         parts.append(f"<p>training loss {course} {number(float(losses[-1]))}</p>")
     return f"<style>{_STYLE}</style><div class='watchglass-card {tone(verdict)}'>{''.join(parts)}</div>"

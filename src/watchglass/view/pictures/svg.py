@@ -328,12 +328,13 @@ def scale_svg(number: int = 24) -> str:
     return f'<svg class="scale" width="{5 * number}" height="10" aria-hidden="true">{boxes}</svg>'
 
 
-def sparkline(values: Sequence[float], title: str) -> str:
+def sparkline(values: Sequence[float], title: str, colour: str) -> str:
     """A course as an element of a line of text; numbers that are not finite are marks at the upper edge.
 
     Args:
         values: The numbers, at equal distances.
         title: What it shows, plain text.
+        colour: That of the run.
     """
     y = np.asarray(values, np.float64)
     x = np.arange(len(y), dtype=np.float64)
@@ -343,7 +344,7 @@ def sparkline(values: Sequence[float], title: str) -> str:
     lost = _dots(frame.points(x[~known], np.full(int((~known).sum()), frame.up[1])))
     return (
         f'<svg class="spark" width="110" height="26" viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" '
-        f'overflow="visible" role="img" aria-label="{escaped(title)}"><path d="{course}"/>'
+        f'overflow="visible" role="img" aria-label="{escaped(title)}"><path stroke="{colour}" d="{course}"/>'
         + (f'<path class="missing" d="{lost}"/>' if lost else "")
         + "</svg>"
     )
