@@ -219,10 +219,10 @@ def _joined(
 def joined_sentence(field: LayerField, *, relative: bool) -> str:
     """What a row of several tensors shows, for the caption of a grid with a depth."""
     if relative:
-        which = "the one farthest from its own median"
+        which = "that of the tensor farthest from its own median"
     else:
-        which = f"the {'greatest' if field.greatest else 'smallest'} of them"
-    return f"A row of a module stands for all its tensors: each cell is {which}, or not finite if any of them is."
+        which = f"the {'greatest' if field.greatest else 'smallest'} of its tensors"
+    return f"Here the rows of each module are joined: a cell is {which}, or not finite if any of them is."
 
 
 def layer_depths(run: Run, role: Role, within: str = "") -> list[int]:

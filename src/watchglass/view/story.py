@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from watchglass.errors import UnknownNameError
-from watchglass.records import Finding, Mode, Severity, Verdict
+from watchglass.records import Finding, Mode, Severity, Verdict, facts
 from watchglass.run import step_times
 from watchglass.view.figures import learning_rate_figure, loss_figure
 from watchglass.view.pictures.colours import COLOURS
@@ -136,5 +136,12 @@ def _happened(run: Run) -> list[Strip]:
         )
         for stretch in run.stretches(Mode.EVAL)[:_PIECES]
     )
-    seams = tuple(Piece(seam.step, seam.step, str(seam), "warning") for seam in run.seams)
-    return [Strip("evaluations", evaluations), Strip("attempts", seams)]
+    seams = [Piece(seam.step, seam.step, str(seam), "warning") for seam in run.seams]
+    # A run may begin with a checkpoint of another one; then there is no seam.
+    begun = [
+        Piece(fact.start_step, fact.start_step, f"continues a checkpoint of step {fact.start_step:,}", "info")
+        for fact in run.facts(facts.Resumed)
+        if fact.start_step and fact.start_step not in {seam.step for seam in run.seams}
+    ]
+    attempts = tuple(sorted([*begun, *seams], key=lambda piece: piece.begin))
+    return [Strip("evaluations", evaluations), Strip("attempts", attempts)]

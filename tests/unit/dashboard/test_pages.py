@@ -126,7 +126,7 @@ def test_layers_are_joined_by_modules_which_links_open(client: TestClient, listi
     whole = get(client, f"/r/{run}/layers?scale=relative&steps=1:3")
     assert "modules at depth 2" in whole.text
     joined = get(client, f"/r/{run}/layers?scale=relative&steps=1:3&depth=2")
-    assert "each cell is the one farthest from its own median" in joined.text
+    assert "a cell is that of the tensor farthest from its own median" in joined.text
     inside = next(link for link in joined.links if "within=" in link)
     assert inside == f"/r/{run}/layers?field=gradient.l2&steps=1%3A3&scale=relative&within=blocks.0"
     # A module of one tensor leads to that.

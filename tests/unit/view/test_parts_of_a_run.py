@@ -12,7 +12,7 @@ from watchglass.diagnose import verdict
 from watchglass.errors import UnknownNameError
 from watchglass.records import Verdict, facts
 from watchglass.run import Run, open_run
-from watchglass.testing import Step, build_run
+from watchglass.testing import RunBuilder, Step, build_run
 from watchglass.view.curves import colour_of, compared_curves, first_divergence
 from watchglass.view.distributions import distribution_figure, histogram_figure, raw_values
 from watchglass.view.layer_grids import layer_grid
@@ -48,6 +48,21 @@ def test_a_story_has_lanes_of_one_axis(sick_run: Run, sick_verdict: Verdict) -> 
     assert page.count('<div class="lane') == len(lanes)
     assert "Lanes" not in page
     assert ("Findings", "Overfit") in {(plain(row[0]), plain(row[1])) for row in numbers_of(story).rows}
+
+
+def test_a_run_that_begins_with_a_checkpoint_says_so_in_its_story(tmp_path: Path) -> None:
+    with RunBuilder(tmp_path / "run", resumed={"start_step": 500, "source": "optimizer"}) as builder:
+        for _ in range(4):
+            builder.step(Step({"loss": 1.0}))
+    run = open_run(tmp_path / "run")
+    story = story_figure(run, verdict(run))
+    assert story is not None
+    lane = story.lanes[-1]
+    assert isinstance(lane, Strips)
+    (row,) = lane.rows
+    assert (row.name, [(piece.begin, piece.text) for piece in row.pieces]) == (
+        "attempts", [(500, "continues a checkpoint of step 500")]
+    )  # fmt: skip
 
 
 def test_a_story_of_some_steps_has_only_these(sick_run: Run, sick_verdict: Verdict) -> None:
