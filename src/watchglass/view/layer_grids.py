@@ -162,6 +162,9 @@ def layer_grid(
         # Only far smaller numbers are dark, because layers of a healthy model differ too.
         low = min(float(known.min()) if len(known) else high, high - _DECADES)
         cells[np.isneginf(cells)] = low
+    there = len(_in_order(run, shown.role, within))
+    if len(names) < there:
+        title += f"; {len(names):,} of {there:,} tensors, spread over the model"
     groups = _groups([names[row] for row in rows], shown, depth)
     if depth is not None:
         cells, broken = _joined(cells, broken, [group.members for group in groups], shown, relative=relative)
@@ -274,6 +277,11 @@ def layer_names(run: Run, role: Role, within: str = "", *, joined: bool = False)
     Raises:
         UnknownNameError: There are such tensors, but none within the module.
     """
+    names = _in_order(run, role, within)
+    return [str(name) for name in _spread(np.array(names), _MAX_JOINED if joined else _MAX_ROWS)]
+
+
+def _in_order(run: Run, role: Role, within: str) -> list[str]:
     known = run.tensor_names(role=role)
     chosen = [name for name in known if not within or name.removeprefix(f"{role.value}/").startswith(f"{within}.")]
     if known and not chosen:
@@ -281,8 +289,7 @@ def layer_names(run: Run, role: Role, within: str = "", *, joined: bool = False)
     infos = [run.tensor(name).info for name in chosen]
     infos = [info for info in infos if not info.name.endswith("bias")] or infos
     infos.sort(key=lambda info: (info.model or 0, info.layer_index < 0, info.layer_index, info.tensor_id))
-    limit = _MAX_JOINED if joined else _MAX_ROWS
-    return [str(name) for name in _spread(np.array([info.name for info in infos]), limit)]
+    return [info.name for info in infos]
 
 
 def reduction(run: Run, name: str, which: str) -> Series:

@@ -334,3 +334,14 @@ def test_the_worst_of_joined_tensors_is_the_greatest_or_the_smallest(tmp_path: P
     np.testing.assert_allclose(grid.cells, [[shown]], atol=1e-6)
     words = joined_sentence(LAYER_FIELDS[field], relative=False)
     assert ("greatest" in words, "smallest" in words) == (shown == 2, shown == 1)
+
+
+def test_a_grid_says_that_it_leaves_out_tensors_of_a_large_model(tmp_path: Path) -> None:
+    weights = {f"gradient/blocks.{n}.weight": np.ones((2, 2)) for n in range(160)}
+    run = open_run(build_run(tmp_path / "run", [{"statistics": weights}] * 2))
+    whole, part = layer_grid(run, depth=1), layer_grid(run)
+    assert whole is not None
+    assert part is not None
+    assert whole.title == "Gradient norm by layer"
+    assert part.title == "Gradient norm by layer; 150 of 160 tensors, spread over the model"
+    assert len(part.rows) == 150
