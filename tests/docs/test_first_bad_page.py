@@ -14,7 +14,7 @@ from watchglass.records import COMPILED_MODEL
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "first-bad-module.md").read_text(encoding="utf-8")
 CODE = ROOT / "src" / "watchglass" / "capture" / "pytorch" / "first_bad"
-SOURCE = "".join((CODE / f"{name}.py").read_text() for name in ("search", "rerun", "forward_replay", "collectives"))
+SOURCE = "".join((CODE / f"{name}.py").read_text() for name in ("search", "rerun", "forward_replay"))
 REASONS = re.findall(r"^\| `([a-z][^`]* [^`]*)` \|", TEXT, re.MULTILINE)
 
 

@@ -26,7 +26,7 @@ from watchglass.capture.pytorch import PyTorchAdapter
 from watchglass.cli.run_contents import sections_of
 from watchglass.diagnose.unjudged import why_unjudged
 from watchglass.evaluate import replay
-from watchglass.records import facts
+from watchglass.records import RuleStatus, Status, facts
 from watchglass.run import count_steps
 from watchglass.run.summaries import models_of
 from watchglass.view import TextTable
@@ -546,7 +546,8 @@ def test_short_steps_of_each_kind_are_only_counted(tmp_path: Path, happening: Ha
 def test_updates_without_hooks_are_compared_with_all_short_steps(tmp_path: Path) -> None:
     recorded(tmp_path / "run", plain, limits=SHORT_STEPS)
     bypassed = facts.BypassedUpdates(since=8, reason="it was replaced", steps=20, worker="worker_0")
-    assert "20 of 60 updates" in why_unjudged(open_run(tmp_path / "run"), (), [bypassed])
+    evaluated = [RuleStatus("Overfit", Status.NO_ISSUES_FOUND)]
+    assert "20 of 60 updates" in why_unjudged(open_run(tmp_path / "run"), evaluated, [bypassed])
 
 
 #: With the other ways to update a step is followed by the same marks: a few of what may happen in it are enough.

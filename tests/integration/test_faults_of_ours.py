@@ -26,7 +26,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import watchglass
 from train_twice import EVERYTHING, bits
-from watchglass.capture import Hook, exit_and_fork, guard, wrappers_importlib_bootstrap
+from watchglass.capture import Hook, guard, wrappers_importlib_bootstrap
+from watchglass.capture.process import exit_and_fork
 from watchglass.capture.pytorch import PyTorchAdapter
 from watchglass.capture.pytorch.facts.object_names import ObjectNames
 from watchglass.capture.pytorch.modules.module_hooks import unsaved

@@ -469,9 +469,11 @@ class Run(RunRecords):
         were first trained or evaluated. Series of the first are called ``loss``, ``accuracy``; those of the second
         ``model_2/loss``, ``model_2/accuracy``.
         """
-        if self._models is None or not self.is_snapshot:
-            self._models = judged(reading_again(self, lambda: models_of(self)), self.journal.findings)
-        return self._models
+        found = self._models
+        if found is None:
+            found = judged(reading_again(self, lambda: models_of(self)), self.journal.findings)
+            self._models = found if self.is_snapshot else None
+        return found
 
     @overload
     def facts(self, kind: type[Kind], worker: str | None = None) -> list[Kind]: ...

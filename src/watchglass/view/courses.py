@@ -127,7 +127,9 @@ class _Growing:
             return
         tensors = table["tensor"].unify_dictionaries().combine_chunks()
         places = {name: place for place, name in enumerate(self._names)}
-        column = np.array([places[name] for name in tensors.dictionary.to_pylist()])[tensors.indices.to_numpy()]
+        column = np.array([places[name] for name in tensors.dictionary.to_numpy(zero_copy_only=False).tolist()])[
+            tensors.indices.to_numpy()
+        ]
         steps, row = np.unique(table["step"].to_numpy(), return_inverse=True)
         values, broken = (table[field].to_numpy().astype(np.float64) for field in fields)
         stop = self._count + len(steps)

@@ -85,10 +85,10 @@ def modules_table(run: Run, step: int, bad: str | None = None) -> TextTable | No
     Raises:
         UnknownNameError: There is no such step.
     """
-    table = run.statistics(Role.OUTPUT, steps=(step, step + 1), fields=_FIELDS).to_arrow()
+    table = run.statistics(Role.OUTPUT, steps=(step, step + 1), fields=_FIELDS)
     if not len(table):
         return None
-    rows = sorted(table.to_pylist(), key=lambda row: (row["layer_index"] < 0, row["layer_index"], row["tensor"]))
+    rows = sorted(table.rows(), key=lambda row: (row["layer_index"] < 0, row["layer_index"], row["tensor"]))
     first = bad or next((row["module"] for row in rows if row["nonfinite"] > 0), None) if bad != "" else None
     shown: list[tuple[Inline, ...]] = []
     for row in rows[:MOST_MODULES]:

@@ -15,6 +15,7 @@ from clocks import Now
 from dashboards import COOKIE, TOKEN, finding, steps
 from waiting import PATIENCE_S, until
 from watchglass.config import Clock
+from watchglass.dashboard import watched_run
 from watchglass.dashboard.application import application
 from watchglass.dashboard.listing import Listing
 from watchglass.dashboard.watched_run import PARTS, UNWATCHED_S, Drawn, Published, WatchedRun, WatchedRuns
@@ -74,7 +75,7 @@ def test_the_end_of_a_process_is_published_although_nothing_is_recorded(
 ) -> None:
     now = Now()
     watched = WatchedRun(growing.store.location, now)
-    monkeypatch.setattr("watchglass.dashboard.watched_run.state_of", lambda run: "lost")
+    monkeypatch.setattr(watched_run, "state_of", lambda run: "lost")
     assert not watched.look()  # the processes are looked at now and then only
     now.advance(2)
     assert watched.look()
@@ -180,7 +181,7 @@ def test_a_run_is_opened_once_and_its_page_comes_before(
             go_on.wait(PATIENCE_S)
             super().__init__(location, clock)
 
-    monkeypatch.setattr("watchglass.dashboard.watched_run.WatchedRun", Slow)
+    monkeypatch.setattr(watched_run, "WatchedRun", Slow)
     monkeypatch.setattr("watchglass.dashboard.application._PATIENCE_S", 0.01)
     listing = listing_of(growing)
     client, run = client_of(listing)
@@ -262,7 +263,7 @@ def test_a_run_that_goes_on_is_no_reason_to_worry_until_it_is_lost(
     listing = listing_of(growing)
     listing.look()
     assert listing.rows[0].tone == "info"
-    monkeypatch.setattr("watchglass.dashboard.watched_run.state_of", lambda run: "lost")
+    monkeypatch.setattr(watched_run, "state_of", lambda run: "lost")
     client, run = client_of(listing_of(growing))
     assert '<header class="warning">' in client.get(f"/r/{run}").text
 
