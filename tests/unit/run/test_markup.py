@@ -10,7 +10,7 @@ from watchglass.run import open_run, open_runs
 from watchglass.testing import Step, build_run
 
 #: Attributes of the course of a loss.
-DRAWN = {"width", "height", "viewbox", "preserveaspectratio", "overflow", "role", "aria-label", "d"}
+DRAWN = {"width", "height", "viewbox", "preserveaspectratio", "overflow", "role", "aria-label", "d", "stroke"}
 EVIL = "<script>alert('x')</script>&\"\x1b[31m"
 
 
