@@ -53,7 +53,7 @@ class Modules(ABC):
 
 
 def modules_of(model: object, over: str = "") -> Modules | None:
-    """Who knows the modules of a model, the outermost framework first; None if nobody does.
+    """The member that knows the modules of a model, the outermost framework first; None if none does.
 
     Args:
         model: The model.

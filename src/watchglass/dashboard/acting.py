@@ -67,7 +67,7 @@ def _changed(name: str, value: float | bool) -> str:
 
 
 def replay_rule(location: str, given: Mapping[str, str]) -> str:
-    """Evaluate a built-in rule over the stored run with other parameters, in a process of its own."""
+    """Evaluate a built-in rule over the stored run with other parameters, in a separate process."""
     name, parameters = given.get("rule", ""), given.get("parameters", "")
     if rule_guide(name) is None:
         raise InvalidValueError(f"rule must be one that is built in but got {name!r:.50}")

@@ -188,7 +188,7 @@ def _rule(shown: Shown, status: RuleStatus) -> Block:
 
 
 def _replay(shown: Shown, status: RuleStatus, parameters: Sequence[tuple[str, str, str]]) -> Block:
-    """Evaluates the rule with other parameters, in a process of its own; nothing is written."""
+    """Evaluates the rule with other parameters, in a separate process; nothing is written."""
     used = [f"{each}={value}" for each, value in status.parameters.items()]
     first = ", ".join(used) or (f"{parameters[0][0]}={parameters[0][1]}" if parameters else "")
     address = shown.links.run(shown.identifier, "replay")

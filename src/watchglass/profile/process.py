@@ -8,7 +8,6 @@ machine writes the stream.
 from __future__ import annotations
 
 import math
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -34,19 +33,14 @@ def main(arguments: list[str]) -> int:
         print("usage: python -m watchglass.profile, with a SamplerConfig as a line of JSON on stdin", file=sys.stderr)
         return 2
     begin_beside()
-    parent, lifeline = os.getppid(), Lifeline(0)
+    lifeline = Lifeline(0)
     line = lifeline.first_line().decode()
     if not line:
         return 0  # the starter has ended before it sent the configuration
     config = SamplerConfig.from_line(line)
-
-    def goes_on(seconds: float) -> bool:
-        # A process that was forked by the starter may hold the lifeline open after its death.
-        return lifeline.wait(seconds) and os.getppid() == parent
-
     try:
         with closing(open_store(config.run)) as store:
-            writer = _held(lambda: StreamWriter(store, config.attempt, config.stream), goes_on)
+            writer = _held(lambda: StreamWriter(store, config.attempt, config.stream), lifeline.goes_on)
             if writer is None:
                 return 0
             sources, lacking = open_sources(config.root, config.with_root)
@@ -60,7 +54,7 @@ def main(arguments: list[str]) -> int:
                 for name, reason in lacking:
                     sampler.note(name, "unavailable", reason)
                 sampler.sample()
-                while goes_on(min(sampler.wait_s, _CONTROL_S)):
+                while lifeline.goes_on(min(sampler.wait_s, _CONTROL_S)):
                     with suppress(StoreError):  # seen at a later look
                         for commit in requests.poll(-1):
                             _apply(commit.change, sampler)

@@ -1,4 +1,4 @@
-"""What programs are told: plain records of JSON types, short, each with the run and the steps that it is about.
+"""Answers to programs: plain records of JSON types, short, each with the run and the steps that it is about.
 
 Numbers that JSON lacks are texts: ``"NaN"``, ``"Infinity"``, ``"-Infinity"``.
 """

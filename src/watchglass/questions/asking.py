@@ -64,7 +64,7 @@ _LOOK_S = 0.5
 
 @dataclass(frozen=True)
 class Questions:
-    """What may be asked about the runs of a location. Each question opens the run anew; for any number of threads.
+    """What may be asked about the runs of a location. Each question opens the run again; for any number of threads.
 
     A run is named by its identifier in :meth:`list_runs`, or by its name there, never by a path. Questions raise
     :class:`WatchglassError` with a sentence for what cannot be answered.
@@ -100,7 +100,7 @@ class Questions:
         return _verdict_answer(listed, opened, diagnose.verdict(opened), evaluated=is_judged(opened))
 
     def check_run(self, run: str) -> VerdictAnswer:
-        """Evaluate the default rules on the whole of a run now, in a process of its own, and give the verdict.
+        """Evaluate the default rules on the whole of a run now, in a separate process, and give the verdict.
 
         For runs without an evaluator (``evaluated`` is false in the verdict). Takes seconds to minutes; writes nothing.
 
@@ -261,7 +261,7 @@ class Questions:
         )  # fmt: skip
 
     def backtest_rule(self, rule: str, runs: list[str], parameters: dict[str, str] | None = None) -> BacktestAnswer:
-        """Evaluate a rule with other parameters on stored runs, in a process of its own: where it would have fired.
+        """Evaluate a rule with other parameters on stored runs, in a separate process: where it would have fired.
 
         Args:
             rule: Name of a built-in rule.
@@ -480,7 +480,7 @@ def _in_short(value: Any) -> str:
 
 
 def _asked_elsewhere(verb: str, *words: str) -> dict[str, Any]:
-    """The JSON of a command in a process of its own: rules may take long, and need signals of a main thread."""
+    """The JSON that a command prints in a separate process: rules may take long, and need signals of a main thread."""
     command = [sys.executable, "-m", "watchglass", verb, "--format", "json", "--", *words]
     try:
         done = subprocess.run(

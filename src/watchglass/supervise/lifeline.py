@@ -29,6 +29,7 @@ class Lifeline:
         os.set_blocking(self._woken, False)
         os.set_blocking(waker, False)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+        self._starter = os.getppid()
         self.open = True  #: Whether the starter lives, as far as it was read.
         self.terminated = False  #: Whether SIGTERM has come.
         signal.signal(signal.SIGTERM, self._terminate)
@@ -72,6 +73,13 @@ class Lifeline:
         except (OSError, ValueError):
             self.open = False
         return self.open and not self.terminated
+
+    def goes_on(self, seconds: float) -> bool:
+        """Sleeps as :meth:`wait`; returns False once the starter has died, too.
+
+        For a process whose starter is its parent: what that has forked may hold the lifeline open after its death.
+        """
+        return self.wait(seconds) and os.getppid() == self._starter
 
     def _terminate(self, number: int, frame: FrameType | None) -> None:
         self.terminated = True

@@ -6,7 +6,6 @@ parent has died, and first writes the rest. What it cannot write can be written 
 
 from __future__ import annotations
 
-import os
 import sys
 from contextlib import suppress
 
@@ -30,15 +29,14 @@ def main(arguments: list[str]) -> int:
         print("usage: python -m watchglass.trackers, with an ExporterConfig as a line of JSON", file=sys.stderr)
         return 2
     begin_beside()
-    parent, lifeline = os.getppid(), Lifeline(0)
+    lifeline = Lifeline(0)
     line = lifeline.first_line().decode()
     if not line:
         return 0  # the starter has ended before it sent the configuration
     config, follower = ExporterConfig.from_line(line), None
     try:
         follower = _Follower(config)
-        # A process that was forked by the starter may hold the lifeline open after its death.
-        while lifeline.wait(config.settings.interval_s) and os.getppid() == parent:
+        while lifeline.goes_on(config.settings.interval_s):
             follower.write(ended=False)
         follower.write(ended=True)
     except WatchglassError as error:

@@ -63,7 +63,7 @@ def blocks_html(blocks: Iterable[Block]) -> str:
 
 @singledispatch
 def block_html(block: Block) -> str:
-    """One block as an element. A page with a block of its own registers how it is drawn."""
+    """One block as an element. A page that adds a kind of block registers how it is drawn."""
     raise TypeError(f"no way to draw {type(block).__name__}")
 
 

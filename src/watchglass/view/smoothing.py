@@ -15,7 +15,7 @@ def smoothed(series: Series, span: float, seams: Iterable[int] = ()) -> Series:
 
     A value ``n`` steps back has the weight ``exp(-n / span)``, so steps that are missing count as time, and thinning
     afterwards changes nothing. Weights are divided by their sum (Kingma and Ba 2015, section 3), so the first mean is
-    the first value. The mean begins anew after a value that is not finite, which stays as it is, and at a seam.
+    the first value. The mean starts again after a value that is not finite, which is kept, and at a seam.
 
     Args:
         series: Steps, ascending, and values.
@@ -23,12 +23,12 @@ def smoothed(series: Series, span: float, seams: Iterable[int] = ()) -> Series:
         seams: Steps at which an attempt continues another one.
     """
     steps, values = series
-    anew = np.zeros(len(steps), np.bool_)
+    restarts = np.zeros(len(steps), np.bool_)
     places = np.searchsorted(steps, np.fromiter(seams, np.int64))
-    anew[places[places < len(steps)]] = True
+    restarts[places[places < len(steps)]] = True
     found = np.full(len(values), np.nan)
     mean, weight, last = 0.0, 0.0, 0
-    for place, (step, value, begins) in enumerate(zip(steps.tolist(), values.tolist(), anew.tolist(), strict=True)):
+    for place, (step, value, begins) in enumerate(zip(steps.tolist(), values.tolist(), restarts.tolist(), strict=True)):
         if begins or not math.isfinite(value):
             mean = weight = 0.0
         if not math.isfinite(value):

@@ -55,7 +55,7 @@ def story_figure(run: Run, verdict: Verdict, steps: Steps = None) -> Story | Non
 
 
 def _plain(lane: Lines | Bands | Strips, x: Axis) -> Lines | Bands | Strips:
-    """A lane without marks, which have lanes of their own."""
+    """A lane without marks: other lanes show what these would."""
     return replace(lane, x=x) if isinstance(lane, Strips) else replace(lane, x=x, marks=())
 
 

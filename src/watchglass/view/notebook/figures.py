@@ -174,7 +174,7 @@ def _strips(picture: Strips, figure: Figure) -> None:
     pieces = [(row.name, piece) for row in picture.rows for piece in row.pieces]
     for tone in dict.fromkeys(piece.tone for _, piece in pieces):
         own = [(name, piece) for name, piece in pieces if piece.tone == tone]
-        # Each piece is a line of its own, behind which comes a gap.
+        # A gap follows each piece, so that plotly does not join them.
         places = [(place, name, piece.text) for name, piece in own for place in (piece.begin, piece.end, None)]
         x, names, texts = zip(*places, strict=True)
         figure.add_scatter(

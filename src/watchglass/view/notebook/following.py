@@ -65,7 +65,7 @@ class Card(AnyWidget):
             try:
                 changed = bool(self._run.refresh())
                 card = self._run._repr_html_()
-            except (WatchglassError, OSError) as error:  # a store that is away for a while: the card says so
+            except (WatchglassError, OSError) as error:  # the store cannot be reached now: the card says so
                 changed, card = False, f"{self.html.partition(_AWAY)[0]}{_AWAY}{escape(str(error))}</small>"
             quiet = quiet + 1 if over and not changed else 0
             if card != self.html and not self._closed.is_set():
