@@ -18,7 +18,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     raw = {
         "conv.output": np.concatenate([ramp, 100 * ramp], axis=1), "fc.output": np.eye(3), "vector": np.zeros(5),
         "input.0": np.concatenate([ramp] * 3, axis=1),
-        "gradient/input.0": np.concatenate([0 * ramp, -ramp, ramp / 2], axis=1),
+        "gradient/input.0": np.concatenate([0 * ramp, -ramp, 0 * ramp], axis=1),
     }  # fmt: skip
     return open_run(build_run(tmp_path_factory.mktemp("images") / "run", [{"raw": raw}]))
 
