@@ -1,9 +1,11 @@
-"""The lifeline of a process that accompanies a run, in a process with signals of its own."""
+"""The lifeline of a process that accompanies a run, in a separate process, because it sets signals."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+
+import pytest
 
 SCRIPT = """
 import os
@@ -17,6 +19,7 @@ print(lifeline.open, lifeline.wait(0.0), lifeline.goes_on(0.0))
 """
 
 
+@pytest.mark.slow
 def test_a_lifeline_that_others_hold_open_ends_with_the_starter() -> None:
     ended = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
     assert ended.stdout.split("\n") == ["True", "True True False", ""]
