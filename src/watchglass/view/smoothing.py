@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from watchglass.errors import InvalidValueError
 from watchglass.view.series import Series
 
 
@@ -21,7 +22,12 @@ def smoothed(series: Series, span: float, seams: Iterable[int] = ()) -> Series:
         series: Steps, ascending, and values.
         span: Steps, above 0.
         seams: Steps at which an attempt continues another one.
+
+    Raises:
+        InvalidValueError: The span is not a finite number above 0.
     """
+    if not 0 < span < math.inf:
+        raise InvalidValueError(f"smooth must be a number of steps above 0, or 0 for no smoothing, but got {span!r}")
     steps, values = series
     restarts = np.zeros(len(steps), np.bool_)
     places = np.searchsorted(steps, np.fromiter(seams, np.int64))

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from watchglass.errors import InvalidValueError
 from watchglass.run import open_run
 from watchglass.testing import build_run
 from watchglass.view.figures import loss_figure
@@ -37,6 +38,12 @@ def test_nothing_is_carried_over_a_value_that_is_not_finite(gap: float) -> None:
 def test_nothing_is_carried_over_a_seam() -> None:
     found = smoothed((np.arange(4), np.array([100.0, 100.0, 1.0, 1.0])), 10.0, seams=[2, 9])[1]
     np.testing.assert_allclose(found, [100, 100, 1, 1])
+
+
+@pytest.mark.parametrize("span", [-1.0, 0.0, math.nan, math.inf])
+def test_a_span_that_is_no_number_of_steps_is_refused(span: float) -> None:
+    with pytest.raises(InvalidValueError, match="smooth must be a number of steps above 0"):
+        smoothed((np.arange(2), np.ones(2)), span)
 
 
 def test_the_raw_line_is_behind_and_evaluations_stay(tmp_path: Path) -> None:
