@@ -15,7 +15,7 @@ from clocks import Now
 from dashboards import COOKIE, TOKEN, finding, steps
 from waiting import PATIENCE_S, until
 from watchglass.config import Clock
-from watchglass.dashboard import watched_run
+from watchglass.dashboard import application as addresses, watched_run
 from watchglass.dashboard.application import application
 from watchglass.dashboard.listing import Listing
 from watchglass.dashboard.watched_run import PARTS, UNWATCHED_S, Drawn, Published, WatchedRun, WatchedRuns
@@ -182,7 +182,7 @@ def test_a_run_is_opened_once_and_its_page_comes_before(
             super().__init__(location, clock)
 
     monkeypatch.setattr(watched_run, "WatchedRun", Slow)
-    monkeypatch.setattr("watchglass.dashboard.application._PATIENCE_S", 0.01)
+    monkeypatch.setattr(addresses, "_PATIENCE_S", 0.01)
     listing = listing_of(growing)
     client, run = client_of(listing)
     for _ in range(2):
