@@ -77,7 +77,7 @@ class WatchedRun:
         self._changes: deque[tuple[int, frozenset[str]]] = deque(maxlen=_KEPT)
         self._courses, self._drawing, self._looking = Courses(), threading.Lock(), threading.Lock()
         self._latest: OrderedDict[str, Drawn] = OrderedDict()
-        self._newest = self._published()
+        self._newest, self._is_checked = self._published(), False
         intervals = self._run.store.policy.intervals(len(self._run.workers))
         #: Seconds between two looks.
         self.period_s = max(_PERIOD_S, intervals.poll_s)
@@ -138,6 +138,11 @@ class WatchedRun:
         return self._state == "not finished"
 
     @property
+    def pause_s(self) -> float:
+        """Seconds until the next look."""
+        return self.period_s if self.goes_on or not self._is_checked else max(_OVER_S, self.period_s)
+
+    @property
     def unwatched(self) -> bool:
         """Whether its last request was more than a minute ago."""
         return self._clock.monotonic() - self._asked_s > UNWATCHED_S
@@ -161,7 +166,7 @@ class WatchedRun:
             if news.rebuilt:
                 self._courses = Courses()
             parts = _changed(news) if news else frozenset[str]()
-            parts |= {"findings"} if self._look_around() else set()
+            parts |= {"findings"} if self._look_around() | self._check(again=bool(news)) else set()
         except Exception as error:  # pages go on with what was read, and say so
             self.problem = in_a_line(error)
             return False
@@ -173,10 +178,20 @@ class WatchedRun:
         self._newest = self._published()
         return True
 
+    def _check(self, *, again: bool) -> bool:
+        """Decode what no page has asked for yet; returns whether more of it is unreadable than was known.
+
+        Of many workers this takes longer than all else of opening, and pages do not wait for it.
+        """
+        if self._is_checked and not again:
+            return False
+        known, self._is_checked = len(self._newest.run.problems), True
+        return len(self._run.problems) > known
+
     def _published(self) -> Published:
         """A snapshot, for which the run has worked out what is continued from look to look."""
         run = self._run
-        run.problems, run.models, run.stretches()
+        run.models, run.stretches()
         return Published(run.snapshot(), self._number, self._courses)
 
     def pulse(self) -> str:
@@ -295,7 +310,7 @@ class WatchedRuns:
             return location in self._watched
 
     def _follow(self, location: str, watched: WatchedRun) -> None:
-        while not self._stopping.wait(watched.period_s if watched.goes_on else max(_OVER_S, watched.period_s)):
+        while not self._stopping.wait(watched.pause_s):
             with self._lock:
                 if watched.unwatched:
                     del self._watched[location]

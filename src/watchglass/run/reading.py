@@ -106,10 +106,13 @@ class Reading:
 
     @property
     def problems(self) -> list[Problem]:
-        """The unreadable parts, without the torn ends of segments that may still be written."""
+        """The unreadable parts, without the torn ends of segments that may still be written.
+
+        All that was read is decoded for it; of a snapshot, which shares what was found, nothing more.
+        """
         found = self._of_files()[0] + self.streams.problems
         for tables in self.tables.values():
-            found += tables.problems
+            found += tables.known_problems if self.is_snapshot else tables.problems
         return found
 
     def first_workers(self) -> dict[int, WorkerTables]:

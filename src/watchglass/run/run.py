@@ -515,7 +515,10 @@ class Run(RunRecords):
 
     @property
     def problems(self) -> list[Problem]:
-        """The unreadable parts of the run, each with file, offset and reason; also the torn end of a killed writer."""
+        """The unreadable parts of the run, each with file, offset and reason; also the torn end of a killed writer.
+
+        It decodes all that was read; a snapshot has those that were found so far.
+        """
         found = reading_again(self, lambda: self.reading.problems)
         return found + (self.reading.unfinished() if self.finished or self.lost else [])
 

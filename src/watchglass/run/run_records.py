@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from copy import copy
 from typing import TYPE_CHECKING
 
@@ -52,6 +53,7 @@ class RunRecords:
         self.fixed_attempt = attempt
         self._matches: dict[int, int | None] = {}
         self._lineage: Lineage | None = None
+        self._tables: dict[str, dict[int, WorkerTables]] = {}
         self._workers: dict[str, Worker] = {}
         self._before: dict[str, Worker] = {}
         if attempt is not None and attempt not in attempts(store):
@@ -106,6 +108,9 @@ class RunRecords:
     def _look(self) -> None:
         """Set the attributes from what was read."""
         reading = self.reading
+        self._tables = defaultdict(dict)
+        for (attempt, who), found in reading.tables.items():
+            self._tables[who][attempt] = found
         self._before |= self._workers
         self._workers.clear()
         self.journal = reading.journal
@@ -139,7 +144,7 @@ class RunRecords:
             )
         chosen = name if name is not None else self.workers[0] if self.workers else ""
         if chosen not in self._workers:
-            tables = {attempt: found for (attempt, who), found in self.reading.tables.items() if who == chosen}
+            tables = self._tables.get(chosen, {})
             if self.fixed_attempt is not None:
                 tables = {attempt: found for attempt, found in tables.items() if attempt == self.fixed_attempt}
             over = bool(tables) and max(tables) < max(self.attempts, default=0)

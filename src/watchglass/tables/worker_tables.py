@@ -130,6 +130,11 @@ class WorkerTables:
     def problems(self) -> list[Problem]:
         """Frames, and rows of frames, with invalid content; they are omitted."""
         self.statistics.look_into()
+        return self.known_problems
+
+    @property
+    def known_problems(self) -> list[Problem]:
+        """Those of them that were found so far: of frames of statistics, only what was decoded for a reader."""
         return self._problems.all()
 
     def ingest(self, frame: Frame) -> NDArray[Any]:

@@ -62,7 +62,9 @@ def marks_of(run: Run, findings: Iterable[Finding], place: Callable[[int], float
         findings: Of all modes; those of evaluations are marked at the training step before.
         place: Where on the horizontal axis a training step is.
     """
-    stretches = {worker: run.stretches(Mode.EVAL, worker) for worker in run.workers}
+    findings = list(findings)
+    whose = {each.worker for each in findings if each.mode is not Mode.TRAIN}.intersection(run.workers)
+    stretches = {worker: run.stretches(Mode.EVAL, worker) for worker in whose}
     first: dict[tuple[str, Severity], int] = {}
     for finding in findings:
         step = training_step(finding, stretches.get(finding.worker, ()))

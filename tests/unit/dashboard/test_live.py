@@ -21,7 +21,7 @@ from watchglass.dashboard.listing import Listing
 from watchglass.dashboard.watched_run import PARTS, UNWATCHED_S, Drawn, Published, WatchedRun, WatchedRuns
 from watchglass.errors import MissingFileError
 from watchglass.records import RuleStatus, Status, facts
-from watchglass.store import JournalWriter
+from watchglass.store import FrameKind, JournalWriter, SegmentWriter, encode_frame
 from watchglass.testing import RunBuilder, Step, build_run
 
 
@@ -68,6 +68,18 @@ def test_the_pulse_says_how_old_numbers_and_verdict_are(growing: RunBuilder) -> 
     now.advance(30)
     watched.look()
     assert watched.pulse().endswith("no process evaluates rules now")
+
+
+def test_statistics_that_make_no_sense_are_found_after_the_first_page(growing: RunBuilder) -> None:
+    SegmentWriter(growing.store, 0, "worker_1").write([encode_frame(FrameKind.STATISTICS, b"no Arrow stream")])
+    watched = WatchedRun(growing.store.location)
+    first = watched.newest
+    assert first.run.problems == []
+    assert first.verdict.problems == ()
+    assert watched.look()
+    assert watched.changed_since(0) == ["findings"]
+    assert "worker_1" in watched.newest.verdict.problems[0]
+    assert not watched.look()
 
 
 def test_the_end_of_a_process_is_published_although_nothing_is_recorded(

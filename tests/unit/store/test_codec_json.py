@@ -167,6 +167,9 @@ def test_a_catalog_row_of_the_wrong_types_is_left_out(row):
     rows = [{**sound.to_json(), **row}, sound.to_json()]
     assert store.decode_catalog(json.dumps(rows).encode(), left_out) == [sound]
     assert ["a catalog row" in str(error) for error in left_out] == [True]
+    again: list[DamagedDataError] = []
+    assert store.decode_catalog(json.dumps(rows).encode(), again) == [sound]  # as another worker wrote it
+    assert list(map(str, again)) == list(map(str, left_out))
 
 
 FOUND = Finding("a", "R", Severity.INFO, 0, 0, 1, Mode.TRAIN, "worker_0", ("x",), None, None, "m").to_json()

@@ -8,10 +8,10 @@ specifies each.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any, TypeAlias
 
-import numpy as np
 from numpy.typing import NDArray
 
 from watchglass.errors import DamagedDataError
@@ -60,7 +60,17 @@ def encode_catalog(rows: Sequence[TensorInfo]) -> bytes:
 
 def decode_catalog(payload: bytes, left_out: list[DamagedDataError] | None = None) -> list[TensorInfo]:
     """The catalog rows of a payload; those that make no sense are omitted, and ``left_out`` gets why."""
-    return json_records(payload, "a catalog row", _sound_row, left_out)
+    rows, errors = _catalog(bytes(payload))
+    if left_out is not None:
+        left_out += errors
+    return list(rows)
+
+
+@lru_cache(maxsize=8)
+def _catalog(payload: bytes) -> tuple[tuple[TensorInfo, ...], tuple[DamagedDataError, ...]]:
+    """The rows of a catalog, and why others are omitted; workers that train one model write the same catalog."""
+    errors: list[DamagedDataError] = []
+    return tuple(json_records(payload, "a catalog row", _sound_row, errors)), tuple(errors)
 
 
 def _sound_row(data: dict[str, Any]) -> TensorInfo:
@@ -84,7 +94,7 @@ def step_rows(ends: Iterable[StepEnd]) -> list[tuple[int, ...]]:
 def decode_step_rows(payload: bytes) -> NDArray[Any]:
     """The step ends of a payload as rows of :data:`~watchglass.records.STEPS`."""
     rows = decode_rows(STEPS, payload)
-    if len(rows) and not np.isin(rows["mode"], (Mode.TRAIN, Mode.EVAL, Mode.PREDICT)).all():
+    if len(rows) and not Mode.TRAIN <= int(rows["mode"].min()) <= int(rows["mode"].max()) <= Mode.PREDICT:
         raise DamagedDataError(f"a step end has mode {int(rows['mode'].max())}; 1, 2 and 3 are known")
     if len(rows) and int(rows["train_step"].min()) < -1:
         raise DamagedDataError(f"a step end has train_step {int(rows['train_step'].min())}; -1 is the least")
