@@ -225,7 +225,7 @@ def _torch_registries() -> Iterator[tuple[str, dict[int, Any]]]:
 
 def _torch_patchable() -> Iterator[tuple[str, dict[str, object]]]:
     """Copies of the tables of names, which are examined only where one of them has changed."""
-    for module, name in TORCH_PATCHABLE:
+    for module, name in (*TORCH_PATCHABLE, ("safetensors.torch", "")):
         if module not in sys.modules:
             continue
         owner = getattr(sys.modules[module], name, None) if name else sys.modules[module]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ BESIDE = {"clip": "gradient_norm_before_clip", "loss_scale": "loss_scale"} | {na
 
 
 def trained(path: Path | None, **settings: object) -> dict[str, Tensor]:
-    """A loader, a scaler that leaves one update out, clipping, a scheduler, evaluations; returns the weights."""
+    """The weights after a loader, a scaler that leaves an update out, clipping, a scheduler and a checkpoint."""
     torch.manual_seed(4)
     model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 3))
     if path is not None:
@@ -55,6 +56,7 @@ def _train(model: nn.Module) -> None:
         with torch.no_grad():
             F.cross_entropy(model(data), data[:, :3].argmax(1))
         model.train()
+    torch.save(model.state_dict(), io.BytesIO())
 
 
 def kinds(run: Run) -> set[str]:

@@ -180,6 +180,15 @@ class Port:
         self.ensure_started()
         self._recorder.add_fact(fact.to_fact(source))
 
+    def add_fact_between(self, fact: DeclaredFact, source: str) -> None:
+        """Record a fact of what happened after the last step that is over; the recorder has started."""
+        self._recorder.add_fact(fact.to_fact(source, self._last_over()))
+
+    def _last_over(self) -> int:
+        """``global_step`` of the last step that is over, -1 before the first."""
+        train = self.clock.train
+        return self.clock.last_step if train is None else train.global_step - 1
+
     def ensure_started(self) -> None:
         """A training step has begun: start the recorder."""
         if self._recorder.started or not self.guard.active:
@@ -292,8 +301,7 @@ class Port:
         with suppress(Exception):
             fault = facts.CaptureFault(f"{type(error).__name__}: {error}")
             # Recorded with the next step that ends: a step without an update is dropped with its records.
-            train = self.clock.train
-            before = self.clock.last_step if train is None else train.global_step - 1
+            before = self._last_over()
             self.records.carried.add_fact(fault, where)
             with suppress(Exception):
                 self.resumption.give_up()

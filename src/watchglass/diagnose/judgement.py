@@ -14,6 +14,7 @@ from watchglass.diagnose.parts_of_run import PartsOfRun
 from watchglass.diagnose.unjudged import why_unjudged
 from watchglass.record import recovered_steps
 from watchglass.records import (
+    Diagnosis,
     Evaluation,
     Finding,
     Mode,
@@ -81,12 +82,13 @@ def verdict(
     unjudged = why_unjudged(run, statuses, bypassed, chosen, evaluated=evaluated)
     completed = ending.over and ending.failure is None and not stopped
     survived = frozenset(each.id for each in findings if completed or _went_on(run, each))
+    diagnoses = diagnose(findings, knowledge.where(unfit, quiet), survived=survived, part=PartsOfRun(run))
     saved = steps_saved * _seconds_per_step(run) if steps_saved is not None else None
     return Verdict(
         run=run.location,
         status=_status(run, findings, ending, unjudged, steps, stopped=stopped, missing=missing),
         diagnoses=with_crash(
-            diagnose(findings, knowledge.where(unfit, quiet), survived=survived, part=PartsOfRun(run)),
+            _with_checkpoints(run, diagnoses, findings, knowledge),
             None if stopped else ending.failure,
             steps,
         ),
@@ -123,6 +125,30 @@ def _went_on(run: Run, finding: Finding) -> bool:
         return finding.attempt < run.attempt
     numbers = run.worker(finding.worker if finding.worker in run.workers else None).numbers(finding.mode)
     return len(numbers) > 0 and numbers.last > finding.last_step + 1
+
+
+def _with_checkpoints(
+    run: Run, diagnoses: Sequence[Diagnosis], findings: Sequence[Finding], knowledge: Knowledge
+) -> tuple[Diagnosis, ...]:
+    """Diagnoses with the last weights that were saved before each began.
+
+    Only of the last attempt: what earlier ones have done since they were continued is not a part of the run.
+    """
+    saved = [fact for worker in run.workers for fact in run.facts(facts.SavedCheckpoint, worker) if fact.weights]
+    if not saved:
+        return tuple(diagnoses)
+    by_id = {each.id: each for each in findings}
+    found: list[Diagnosis] = []
+    for diagnosis in diagnoses:
+        own = [by_id[each] for each in diagnosis.findings]
+        trained = own[0].mode is Mode.TRAIN and all(each.attempt == run.attempt for each in own)
+        before: list[facts.SavedCheckpoint] = []
+        if trained and not importance(own, knowledge)[0]:
+            begun = min(diagnosis.step, *(each.since for each in own if each.mode is Mode.TRAIN))
+            before = [each for each in saved if each.step < begun]
+        last = max(before, key=lambda each: each.step, default=None)
+        found.append(replace(diagnosis, checkpoint=last))
+    return tuple(found)
 
 
 def _with_causes(finding: Finding, knowledge: Knowledge) -> Finding:

@@ -8,6 +8,7 @@ from typing import Any
 
 from watchglass.lazy_imports import named
 from watchglass.records.facts.calls import BypassedUpdates
+from watchglass.records.facts.process import SavedCheckpoint
 from watchglass.records.failure import Failure
 from watchglass.records.findings import Finding, RuleStatus, Severity
 
@@ -66,6 +67,8 @@ class Diagnosis:
         what_to_try: Concrete sentences, most promising first.
         workers: Workers on which it was seen.
         models: Numbers of the models that it concerns.
+        checkpoint: The last weights that the script saved before a fault of training began; None if it saved none, and
+            for what is about time, memory or the machine.
     """
 
     causes: tuple[RankedCause, ...]
@@ -77,6 +80,7 @@ class Diagnosis:
     what_to_try: tuple[str, ...]
     workers: tuple[str, ...] = ()
     models: tuple[int, ...] = ()
+    checkpoint: SavedCheckpoint | None = None
 
 
 @dataclass(frozen=True)

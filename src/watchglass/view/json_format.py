@@ -133,6 +133,7 @@ def diagnosis_to_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "causes": [_cause(ranked) for ranked in diagnosis.causes],
         "findings": list(diagnosis.findings),
         "try": list(diagnosis.what_to_try),
+        "checkpoint": diagnosis.checkpoint.to_data() if diagnosis.checkpoint is not None else None,
     }
 
 

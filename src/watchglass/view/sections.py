@@ -28,7 +28,16 @@ from watchglass.view.text import duration, number, percent
 from watchglass.view.time_figures import duration_rows, usage_rows
 from watchglass.view.time_tables import code_tables
 from watchglass.view.verdict import tone
-from watchglass.view.verdict_sentences import chain, closing, examined, findings_of, headline, silent_rules, since
+from watchglass.view.verdict_sentences import (
+    chain,
+    closing,
+    examined,
+    findings_of,
+    headline,
+    saved_before,
+    silent_rules,
+    since,
+)
 
 if TYPE_CHECKING:
     from watchglass.run import Run
@@ -80,6 +89,7 @@ def _diagnosis(diagnosis: Diagnosis, verdict: Verdict) -> Section:
     pairs: tuple[tuple[str, Sequence[Block]], ...] = (
         ("First in", [Text(Span(diagnosis.subject, "code"))] if diagnosis.subject else ()),
         ("Since", [Text(since(diagnosis, verdict))]),
+        ("Before", [Text(saved)] if (saved := saved_before(diagnosis)) else ()),
         ("Likely causes", _listed(causes, ordered=True)),
         ("Symptoms, in order", _listed(chain(findings_of(diagnosis, verdict)), ordered=True)),
         ("What to try", _listed(diagnosis.what_to_try)),

@@ -15,7 +15,7 @@ from watchglass.view.figures import learning_rate_figure, loss_figure
 from watchglass.view.pictures.colours import COLOURS
 from watchglass.view.pictures.records import Axis, Bands, Lines, Piece, Story, Strip, Strips
 from watchglass.view.series import Steps, line_of, training_step
-from watchglass.view.text import percent
+from watchglass.view.text import duration, percent
 from watchglass.view.time_figures import phases_figure
 
 if TYPE_CHECKING:
@@ -23,10 +23,12 @@ if TYPE_CHECKING:
 
 #: Most causes and most rules that have a row, and most pieces of a row.
 _CAUSES, _RULES, _PIECES = 6, 12, 200
+#: Most files of a step that are named.
+_FILES = 3
 
 
 def story_figure(run: Run, verdict: Verdict, steps: Steps = None) -> Story | None:
-    """Loss, learning rate, causes, findings of rules, phases, memory, evaluations and seams; None without a step.
+    """Loss, learning rate, causes, findings, phases, memory, evaluations, checkpoints, seams; None without a step.
 
     The row of a cause begins at the step from which on the findings that support it show it, and says how likely it is.
 
@@ -48,7 +50,7 @@ def story_figure(run: Run, verdict: Verdict, steps: Steps = None) -> Story | Non
         learning_rate_figure(run, steps=steps),
         phases_figure(run, steps=steps),
         _memory(run, steps),
-        _strips("Evaluations and attempts", x, _happened(run)),
+        _strips("Evaluations, checkpoints and attempts", x, _happened(run)),
     ]
     lanes = tuple(_plain(lane, x) for lane in made if lane is not None)
     return Story("What happened at which step", x, lanes) if lanes else None
@@ -144,4 +146,29 @@ def _happened(run: Run) -> list[Strip]:
         if fact.start_step and fact.start_step not in {seam.step for seam in run.seams}
     ]
     attempts = tuple(sorted([*begun, *seams], key=lambda piece: piece.begin))
-    return [Strip("evaluations", evaluations), Strip("attempts", attempts)]
+    return [Strip("evaluations", evaluations), Strip("checkpoints", _saved(run)), Strip("attempts", attempts)]
+
+
+def _saved(run: Run) -> tuple[Piece, ...]:
+    """What the script saved, of all workers: one piece for each step after which it did."""
+    found: dict[int, list[facts.SavedCheckpoint]] = {}
+    for worker in run.workers:
+        for saved in run.facts(facts.SavedCheckpoint, worker):
+            found.setdefault(saved.step, []).append(saved)
+    pieces: list[Piece] = []
+    for step, of_step in sorted(found.items())[-_PIECES:]:
+        files = list(dict.fromkeys(each.file for each in of_step if each.file))
+        names = "".join(f", {name}" for name in files[:_FILES])
+        names += f" and {len(files) - _FILES} more" if len(files) > _FILES else ""
+        parts = [
+            word
+            for word, has in (
+                ("weights", any(each.weights for each in of_step)),
+                ("optimizer state", any(each.optimizer for each in of_step)),
+            )
+            if has
+        ]
+        longest = duration(max(each.seconds for each in of_step))
+        text = f"{' and '.join(parts)} saved after step {step:,}{names}; the longest write took {longest}"
+        pieces.append(Piece(step, step, text, "info"))
+    return tuple(pieces)

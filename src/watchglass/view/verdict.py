@@ -22,6 +22,7 @@ from watchglass.view.verdict_sentences import (
     headline,
     metrics_in_words,
     reservations,
+    saved_before,
     since,
     stated_by,
     symptoms_in_words,
@@ -217,6 +218,8 @@ def beginning(diagnosis: Diagnosis, verdict: Verdict) -> Iterator[TextRow]:
     if diagnosis.subject:
         yield TextRow(printable(diagnosis.subject), "first in")
     yield TextRow(since(diagnosis, verdict), "since")
+    if saved := saved_before(diagnosis):
+        yield TextRow(saved, "before")
 
 
 def unexplained(verdict: Verdict, most: int = _UNEXPLAINED) -> Iterator[TextRow]:

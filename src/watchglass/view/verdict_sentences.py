@@ -317,6 +317,14 @@ def since(diagnosis: Diagnosis, verdict: Verdict) -> str:
     return text + (f", in attempt {first.attempt}" if first is not None and first.attempt < verdict.attempt else "")
 
 
+def saved_before(diagnosis: Diagnosis) -> str:
+    """``"weights were last saved after step 400: run/model.pt"``; "" if the script saved none before it."""
+    saved = diagnosis.checkpoint
+    if saved is None:
+        return ""
+    return f"weights were last saved after step {saved.step}" + (f": {printable(saved.file)}" if saved.file else "")
+
+
 def _in_models(diagnosis: Diagnosis, models: Iterable[ModelSummary]) -> str:
     """``", the first of model_2"``, ``", in model_2 (trained since step 225)"``; "" for the first model.
 

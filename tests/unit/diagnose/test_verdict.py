@@ -13,11 +13,11 @@ from watchglass.config import RuleSpec
 from watchglass.diagnose import verdict
 from watchglass.errors import InvalidValueError
 from watchglass.evaluate import replay
-from watchglass.records import Failure, Finding, Mode, Observation, RuleStatus, Severity, Status
+from watchglass.records import Failure, Finding, Mode, Observation, RuleStatus, Severity, Status, facts
 from watchglass.run import open_run, state_of
 from watchglass.store import JournalWriter, open_store, write_launch_end
 from watchglass.testing import Batch, RunBuilder, Silence, Step, build_run
-from watchglass.view import Judged, Terms, headline, junit_document, not_answered, verdict_text
+from watchglass.view import Judged, Terms, explain_verdict, headline, junit_document, not_answered, verdict_text
 
 LAYER = np.arange(1, 13, dtype=np.float32).reshape(4, 3)
 HEALTHY = [
@@ -55,6 +55,32 @@ def test_a_stopped_run_says_what_was_saved(run_path: Path) -> None:
 def test_a_run_that_was_killed_after_the_commit_was_stopped(run_path: Path) -> None:
     journal = [Observation("stop_committed", 0), Observation("worker_stopped", 0, None, {"signal": "SIGTERM"})]
     assert verdict(open_run(build_run(run_path, HEALTHY, status=None, journal=journal))).status == "stopped"
+
+
+@pytest.mark.parametrize(
+    ("saved", "expected"),
+    [((2, 4, 7), 4), ((7,), None), ((5, 6), None), ((), None)],
+)
+def test_a_diagnosis_has_the_last_weights_that_were_saved_before_it_began(
+    run_path: Path, saved: tuple[int, ...], expected: int | None
+) -> None:
+    steps = [Step(scalars={"loss": float("nan") if n >= 5 else 1.0}) for n in range(10)]
+    kind = facts.SavedCheckpoint
+    stored = [kind(step, f"run/{step}.pt", weights=True).to_fact("torch.save") for step in saved]
+    stored.append(kind(4, "optimizer.pt", optimizer=True).to_fact("torch.save"))
+    found = verdict(open_run(build_run(run_path, steps, facts=stored)), replay(run_path))
+    (diagnosis,) = found.diagnoses
+    assert diagnosis.step == 5
+    assert (None if diagnosis.checkpoint is None else diagnosis.checkpoint.step) == expected
+    sentence = "weights were last saved after step 4: run/4.pt"
+    assert [sentence in row.text for row in explain_verdict(found)].count(True) == (expected is not None)
+
+
+def test_weights_that_were_saved_before_a_run_became_slow_are_not_named(run_path: Path) -> None:
+    slow = Finding("1", "StepOutlier", Severity.WARNING, 6, 9, 4, Mode.TRAIN, "worker_0", (), 3.0, 1.0, message="slow")
+    stored = [facts.SavedCheckpoint(2, weights=True).to_fact("torch.save")]
+    found = verdict(open_run(build_run(run_path, HEALTHY, facts=stored, journal=[slow])))
+    assert [each.checkpoint for each in found.diagnoses] == [None]
 
 
 def test_a_run_that_ctrl_c_ended_is_interrupted(run_path: Path) -> None:

@@ -29,7 +29,8 @@ def test_a_story_has_lanes_of_one_axis(sick_run: Run, sick_verdict: Verdict) -> 
     story = story_figure(sick_run, sick_verdict)
     assert story is not None
     lanes = {lane.title: lane for lane in story.lanes}
-    assert list(lanes) == ["Loss", "Likely causes", "Findings", "Learning rate", "Evaluations and attempts"]
+    happened = "Evaluations, checkpoints and attempts"
+    assert list(lanes) == ["Loss", "Likely causes", "Findings", "Learning rate", happened]
     assert all(lane.x == story.x for lane in story.lanes)
     causes = lanes["Likely causes"]
     assert isinstance(causes, Strips)
@@ -41,7 +42,7 @@ def test_a_story_has_lanes_of_one_axis(sick_run: Run, sick_verdict: Verdict) -> 
     assert [(row.name, row.pieces[0].begin, row.pieces[0].tone) for row in findings.rows] == [
         ("ExplodingTensor", 45, "error"), ("ExplodingGradient", 30, "warning"), ("Overfit", 39, "info"),
     ]  # fmt: skip
-    evaluations = lanes["Evaluations and attempts"]
+    evaluations = lanes[happened]
     assert isinstance(evaluations, Strips)
     assert [piece.begin for piece in evaluations.rows[0].pieces] == [19, 39, 59]
     page = picture_html(story)
@@ -63,6 +64,26 @@ def test_a_run_that_begins_with_a_checkpoint_says_so_in_its_story(tmp_path: Path
     assert (row.name, [(piece.begin, piece.text) for piece in row.pieces]) == (
         "attempts", [(500, "continues a checkpoint of step 500")]
     )  # fmt: skip
+
+
+def test_a_story_has_the_checkpoints_that_were_saved(tmp_path: Path) -> None:
+    saved = [
+        facts.SavedCheckpoint(2, "run/model.pt", 0.25, weights=True),
+        facts.SavedCheckpoint(2, "run/optimizer.pt", 0.5, optimizer=True),
+        facts.SavedCheckpoint(3, seconds=0.002, weights=True),
+    ]
+    stored = [each.to_fact("torch.save") for each in saved]
+    run = open_run(build_run(tmp_path / "run", [Step({"loss": 1.0})] * 4, facts=stored, workers=2))
+    story = story_figure(run, verdict(run))
+    assert story is not None
+    lane = story.lanes[-1]
+    assert isinstance(lane, Strips)
+    (row,) = lane.rows
+    assert (row.name, [(piece.begin, piece.text) for piece in row.pieces]) == ("checkpoints", [
+        (2, "weights and optimizer state saved after step 2, run/model.pt, run/optimizer.pt; "
+            "the longest write took 0.5 s"),
+        (3, "weights saved after step 3; the longest write took 2 ms"),
+    ])  # fmt: skip
 
 
 def test_a_story_of_some_steps_has_only_these(sick_run: Run, sick_verdict: Verdict) -> None:

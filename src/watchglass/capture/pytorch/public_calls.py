@@ -271,6 +271,13 @@ def _data_loader() -> Iterable[tuple[Any, str]]:
         yield stateful, "__iter__"
 
 
+def _safetensors() -> Iterable[tuple[Any, str]]:
+    """Where PyTorch's part of safetensors keeps the function that writes; it is not imported for this."""
+    module = sys.modules.get("safetensors.torch")
+    if module is not None:
+        yield module, "serialize_file"
+
+
 def loads(
     guard: Guard, *, before: Before | None = None, after: After | None = None, ended: After | None = None
 ) -> Callable[[], None]:
@@ -354,6 +361,8 @@ DATA_LOADER = PublicCall(_data_loader)
 #: Every loader calls it when it is made.
 LOADER_MADE = PublicCall(_at("torch.utils.data:DataLoader.check_worker_number_rationality"))
 SAVE = PublicCall(_at("torch:save", "torch.serialization:save"), NestOfThread())
+#: What ``save_file`` and ``save_model`` call, under whichever name a script has imported them.
+SAFETENSORS = PublicCall(_safetensors, NestOfThread())
 _READ = NestOfThread()
 #: Methods of tensors that may wait for a device, by name, and ``torch.cuda.synchronize``.
 READS = {

@@ -16,6 +16,18 @@ class Resumed(DeclaredFact, kind="resumed"):
     source: str = ""  #: `optimizer`, `scheduler`, `booster`, `given` or `unknown`
 
 
+class SavedCheckpoint(DeclaredFact, kind="checkpoint", needed_by="report"):
+    """A file with weights or the state of an optimizer that the script has saved."""
+
+    COST = "some microseconds per call of `torch.save`, for the keys of what is saved"
+
+    step: int
+    file: str = ""
+    seconds: float = 0.0
+    weights: bool = False
+    optimizer: bool = False
+
+
 class StackedThread(Declared):
     """A thread of a process, and where it stands."""
 

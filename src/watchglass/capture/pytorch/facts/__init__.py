@@ -25,6 +25,7 @@ from watchglass.capture.pytorch.facts.model_structure import MembershipFact, Tra
 from watchglass.capture.pytorch.facts.object_names import ObjectNames
 from watchglass.capture.pytorch.facts.rank_gradients import RankGradients
 from watchglass.capture.pytorch.facts.running_statistics import RunningStatistics
+from watchglass.capture.pytorch.facts.saved_checkpoints import SavedCheckpoints
 from watchglass.capture.pytorch.facts.seen_rows import SeenRowsFact
 from watchglass.capture.pytorch.facts.token_targets import TokenTargets
 from watchglass.capture.pytorch.facts.unheld_parameters import UnheldParameters
@@ -108,6 +109,7 @@ class Facts:
             _CALLS: lambda leave, kinds: CallOrderFact(port, subjects, leave),
             frozenset({"clip"}): lambda leave, kinds: ClipCalls(port, leave),
             frozenset({"loss_scale"}): lambda leave, kinds: LossScales(port, leave),
+            frozenset({"checkpoint"}): lambda leave, kinds: SavedCheckpoints(port, models, leave),
             frozenset({"leftover_gradients"}): lambda leave, kinds: Leftovers(port, subjects, leave),
             frozenset({"training_flags"}): lambda leave, kinds: TrainingFlagsFact(models),
             frozenset({"membership"}): lambda leave, kinds: MembershipFact(port, models, subjects, leave),
