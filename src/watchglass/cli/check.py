@@ -148,4 +148,7 @@ def _rule_texts(config: EvaluatorConfig) -> dict[str, view.RuleText]:
     from watchglass.rules import documentation, find_rule
 
     documented = [documentation(find_rule(spec.name)) for spec in config.rules]
-    return {rule.name: view.RuleText(rule.summary, rule.sections) for rule in documented}
+    return {
+        rule.name: view.RuleText(rule.summary, rule.sections, {each.name: each.default for each in rule.parameters})
+        for rule in documented
+    }

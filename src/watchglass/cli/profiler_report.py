@@ -9,7 +9,8 @@ from typing import NamedTuple
 from watchglass import view
 from watchglass.cli.terminal import working
 from watchglass.config import EvaluatorConfig, joined
-from watchglass.rules import RULE_SETS, documentation, expand, find_rule, parse_rules
+from watchglass.diagnose import rule_texts
+from watchglass.rules import expand, parse_rules
 from watchglass.store import layout, open_store
 
 #: The set of rules whose verdict the report states.
@@ -44,9 +45,8 @@ def write_profiler_report(path: str, output: str | None, *, replace: bool = Fals
     target = None if output is None else view.check_report_path(output, replace=replace, or_json=True)
     run, verdict = replayed(EvaluatorConfig(path, None, expand(parse_rules([_RULES]))))
     with working("drawing the figures"):
-        document = view.profile_document(run, verdict, _texts())
-        as_json = Path(output or "").suffix.lower() == ".json"
-        text = view.profile_json(document) if as_json else view.render_profile_report(run, verdict, document)
+        made = view.profile_json if Path(output or "").suffix.lower() == ".json" else view.render_profile_report
+        text = made(run, verdict, rule_texts(verdict))
     data = text.encode()
     if target is not None:
         view.write_whole(target, data, option="-o")
@@ -54,11 +54,3 @@ def write_profiler_report(path: str, output: str | None, *, replace: bool = Fals
         with closing(open_store(path)) as store:
             store.write(layout.PROFILER_REPORT, data, replace=True)
     return WrittenReport(place_of(path, output), len(data))
-
-
-def _texts() -> dict[str, view.ProfilerRule]:
-    found = map(documentation, map(find_rule, RULE_SETS[_RULES].rules))
-    return {
-        each.name: view.ProfilerRule(each.summary, {info.name: info.default for info in each.parameters})
-        for each in found
-    }

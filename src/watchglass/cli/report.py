@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -32,6 +33,7 @@ def report(
     Of a folder or prefix of runs: their verdicts and losses side by side, and the settings that differ.
     """
     from watchglass.cli.verdicts import judged, judged_all, runs_at
+    from watchglass.diagnose import rule_texts
 
     price = price_of(price_per_hour)
     if profiler:
@@ -46,7 +48,7 @@ def report(
         shown = view.Judged(judged_all(run, causes=causes or (), price_per_hour=price), many=True)
     else:
         opened, verdict = judged(run, causes=causes or (), price_per_hour=price)
-        shown = view.Judged([verdict], runs={verdict.run: opened})
+        shown = view.Judged([verdict], runs={verdict.run: opened}, rules=partial(rule_texts, verdict))
     with working("drawing the figures"):
         size = view.write_report(shown, output, replace=force)
     typer.echo(f"{output} ({view.size(size)})")

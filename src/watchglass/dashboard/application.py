@@ -6,6 +6,7 @@ import math
 import secrets
 import threading
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -34,6 +35,7 @@ from watchglass.dashboard.run_pages import RUN_PAGES
 from watchglass.dashboard.runs_page import is_column, opening_html, runs_page
 from watchglass.dashboard.shell import ASSETS, Links, Tab, asset, shell
 from watchglass.dashboard.watched_run import Drawn, Published, WatchedRun
+from watchglass.diagnose import rule_texts
 from watchglass.errors import CompactedError, InvalidValueError, WatchglassError, in_a_line
 from watchglass.records import Mode
 from watchglass.view import (
@@ -221,9 +223,10 @@ class Dashboard:
 
         def draw(watched: WatchedRun) -> Response:
             published = watched.newest
+            verdict = published.verdict
             # As a file, for the policy of our pages forbids its style.
             named = {"Content-Disposition": f'attachment; filename="report-{row.identifier}.html"'}
-            return HTMLResponse(render_report(published.run, published.verdict), headers=named)
+            return HTMLResponse(render_report(published.run, verdict, partial(rule_texts, verdict)), headers=named)
 
         return self._of_run(row, draw)
 

@@ -24,11 +24,11 @@ from watchglass.view import (
     histogram_figure,
     instance_grids,
     layer_names,
-    machine_figure,
+    machine_figures,
     modules_table,
     number,
     raw_values,
-    usage_table,
+    usage_blocks,
 )
 
 #: Most tensors that a page links to.
@@ -198,15 +198,11 @@ def _replay(shown: Shown, status: RuleStatus, parameters: Sequence[tuple[str, st
 def machine_page(shown: Shown) -> Sequence[Block]:
     """Load of each machine, of each core and GPU."""
     run = shown.published.run
-    blocks: list[Block] = []
+    blocks: list[Block] = [*machine_figures(run, shown.published.verdict.findings)]
     for stream in run.streams:
-        figure = machine_figure(run, stream, shown.published.verdict.findings)
-        if figure is not None:
-            blocks.append(Figure(figure, "100 % is what the run may use; of several GPUs the mean."))
         blocks += [Figure(grid, "One row for each; bright cells are busy.") for grid in instance_grids(run, stream)]
-    table = usage_table(run)
-    if table is not None:
-        blocks.append(Disclosure("All metrics", [table]))
+    if blocks:
+        blocks.append(Disclosure("All metrics", usage_blocks(run)))
     return [
         Section(
             "Machine",

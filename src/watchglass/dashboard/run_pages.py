@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 
 from watchglass.dashboard.acting import ON_OFF
 from watchglass.dashboard.detail_pages import machine_page, modules_page, rules_page, tensor_page, workers_page
 from watchglass.dashboard.page_parts import ActionForm, Choices, RunPage, Shown, empty
+from watchglass.diagnose import rule_texts
 from watchglass.errors import UnknownNameError
 from watchglass.records import count, facts
 from watchglass.view import (
@@ -23,7 +25,6 @@ from watchglass.view import (
     captioned,
     diagnosis_blocks,
     fact_blocks,
-    figures_of_time,
     finding_blocks,
     joined_sentence,
     layer_depths,
@@ -169,7 +170,8 @@ def _smoothings(shown: Shown, page: str) -> Block:
 
 def _time(shown: Shown) -> Sequence[Block]:
     run = shown.published.run
-    blocks = [*captioned(figures_of_time(run, shown.published.verdict.findings, shown.steps)), *time_blocks(run)]
+    verdict = shown.published.verdict
+    blocks = time_blocks(run, verdict, partial(rule_texts, verdict), shown.steps)
     missing = empty("Times were not recorded; without --no-profiler they are.", "watchglass run SCRIPT")
     asks = [_profile(shown)] if shown.acts and shown.live else []
     return [Section("Time and machine", [*asks, *(blocks or [missing])])]

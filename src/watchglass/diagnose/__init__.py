@@ -7,7 +7,7 @@ from watchglass.lazy_imports import lazily
 if TYPE_CHECKING:
     from watchglass.diagnose.diagnosis import diagnose as diagnose
     from watchglass.diagnose.explanation import explain as explain, find_findings as find_findings
-    from watchglass.diagnose.guides import rule_guide as rule_guide
+    from watchglass.diagnose.guides import rule_guide as rule_guide, rule_texts as rule_texts
     from watchglass.diagnose.judgement import verdict as verdict
 
 if not TYPE_CHECKING:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from watchglass.records import Verdict
 from watchglass.rules import BUILT_IN, documentation, find_rule
+from watchglass.view import RuleText
 
 
 @dataclass(frozen=True)
@@ -18,6 +20,15 @@ class RuleGuide:
 
     fires_when: str
     parameters: tuple[tuple[str, str, str], ...]
+
+
+def rule_texts(verdict: Verdict) -> dict[str, RuleText]:
+    """The documentation of the rules of a verdict by name, of those that are built in."""
+    known = (documentation(find_rule(each.rule)) for each in verdict.statuses if each.rule in BUILT_IN)
+    return {
+        each.name: RuleText(each.summary, each.sections, {one.name: one.default for one in each.parameters})
+        for each in known
+    }
 
 
 def rule_guide(name: str) -> RuleGuide | None:

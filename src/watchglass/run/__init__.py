@@ -32,7 +32,13 @@ if TYPE_CHECKING:
         open_runs as open_runs,
         runs_of as runs_of,
     )
-    from watchglass.run.samples import Samples as Samples, Usage as Usage, usage_of as usage_of
+    from watchglass.run.samples import (
+        MetricLevel as MetricLevel,
+        Samples as Samples,
+        Usage as Usage,
+        levels_of as levels_of,
+        usage_of as usage_of,
+    )
     from watchglass.run.search import RunSearch as RunSearch
     from watchglass.run.stages import Stage as Stage, Stages as Stages
     from watchglass.run.statistics_query import spans as spans

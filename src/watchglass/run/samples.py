@@ -135,6 +135,41 @@ def overview(run: RunRecords) -> Table:
     return Table("metrics", lambda: _overview(run))
 
 
+@dataclass(frozen=True)
+class MetricLevel:
+    """How high a metric was over a whole run; samples that are NaN or infinite do not count."""
+
+    stream: str  #: The stream of the machine.
+    metric: str  #: Name of the metric.
+    instance: str  #: What of several it is about, such as the number of a core; "" for a single value.
+    unit: str  #: Unit of the numbers.
+    max: float  #: Greatest value.
+    p99: float  #: 99th percentile.
+    p95: float  #: 95th percentile.
+    p50: float  #: Median.
+    min: float  #: Smallest value.
+    mean: float  #: Mean.
+    p5: float  #: 5th percentile.
+
+
+def levels_of(run: RunRecords) -> list[MetricLevel]:
+    """How high each metric of each machine was; those of single processes are left out."""
+    found = []
+    for stream in run.streams:
+        tables = [part.samples.rows() for part in _parts(run, stream)]
+        merged = np.concatenate(tables) if tables else np.empty(0)
+        for name in metrics_in(merged) if len(merged) else ():
+            if name.startswith("process."):
+                continue
+            series = series_of(merged, name)
+            for instance, column in zip(series.instances, series.values.T, strict=True):
+                if len(known := _finite(column)):
+                    high, p99, p95, p50, p5, low = np.percentile(known, (100, 99, 95, 50, 5, 0)).tolist()
+                    mean = float(known.mean())
+                    found.append(MetricLevel(stream, name, instance, series.unit, high, p99, p95, p50, low, mean, p5))
+    return found
+
+
 def usage_of(run: RunRecords) -> list[Usage]:
     """How much of each machine the run used, in all its attempts; none without samples."""
     found = []

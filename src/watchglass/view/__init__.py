@@ -98,8 +98,6 @@ if TYPE_CHECKING:
     from watchglass.view.pictures.pyramid import Pyramid as Pyramid
     from watchglass.view.pictures.values import drawings_of as drawings_of, nearest as nearest, values_at as values_at
     from watchglass.view.profile_report import (
-        ProfilerRule as ProfilerRule,
-        profile_document as profile_document,
         profile_json as profile_json,
         render_profile_report as render_profile_report,
     )
@@ -118,7 +116,6 @@ if TYPE_CHECKING:
         setting_blocks as setting_blocks,
         status_blocks as status_blocks,
         summary_block as summary_block,
-        time_blocks as time_blocks,
     )
     from watchglass.view.settings import (
         differing as differing,
@@ -141,13 +138,16 @@ if TYPE_CHECKING:
     from watchglass.view.time_figures import (
         FUNCTION_TITLES as FUNCTION_TITLES,
         OPERATOR_TITLES as OPERATOR_TITLES,
-        figures_of_time as figures_of_time,
         function_rows as function_rows,
         instance_grids as instance_grids,
         machine_figure as machine_figure,
         operator_rows as operator_rows,
         trace_rows as trace_rows,
-        usage_table as usage_table,
+    )
+    from watchglass.view.timing import (
+        machine_figures as machine_figures,
+        time_blocks as time_blocks,
+        usage_blocks as usage_blocks,
     )
     from watchglass.view.torch_trace import TorchTrace as TorchTrace, read_torch_trace as read_torch_trace
     from watchglass.view.trace import (

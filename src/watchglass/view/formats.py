@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from watchglass.records import Verdict, count
 from watchglass.view.conclusion import Terms
@@ -27,6 +27,7 @@ class RuleText:
 
     summary: str  #: One sentence.
     sections: Mapping[str, str]  #: Texts by title: what it looks at, when it fires, what to try.
+    parameters: Mapping[str, Any] = field(default_factory=dict)  #: Its parameters with their defaults.
 
 
 @dataclass(frozen=True)

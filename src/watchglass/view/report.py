@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from watchglass.records import Verdict
@@ -10,10 +11,9 @@ from watchglass.run import Run, open_run
 from watchglass.view.blocks import Block, Section, captioned
 from watchglass.view.comparison import comparison_blocks
 from watchglass.view.figures import run_figures, scalar_figures
-from watchglass.view.formats import Judged
+from watchglass.view.formats import Judged, RuleText
 from watchglass.view.html_format import page_html
 from watchglass.view.output_file import check_output_path, write_whole
-from watchglass.view.profile_report import profile_parts
 from watchglass.view.sections import (
     diagnosis_blocks,
     fact_blocks,
@@ -22,9 +22,8 @@ from watchglass.view.sections import (
     setting_blocks,
     status_blocks,
     summary_block,
-    time_blocks,
 )
-from watchglass.view.time_figures import figures_of_time
+from watchglass.view.timing import no_texts, time_blocks
 
 
 def write_report(judged: Judged, path: str | os.PathLike[str], *, replace: bool = False) -> int:
@@ -67,24 +66,23 @@ def html_document(judged: Judged) -> str:
     if judged.many:
         return page_html(f"watchglass: {judged.headline}", comparison_blocks(judged))
     (verdict,) = judged.verdicts
-    return render_report(judged.runs.get(verdict.run) or open_run(verdict.run), verdict)
+    return render_report(judged.runs.get(verdict.run) or open_run(verdict.run), verdict, judged.rules)
 
 
-def render_report(run: Run, verdict: Verdict) -> str:
-    """The whole page. Everything that comes from the run is escaped."""
-    return page_html(f"watchglass: {verdict.status} in {verdict.run}", report_blocks(run, verdict))
+def render_report(run: Run, verdict: Verdict, rules: Callable[[], Mapping[str, RuleText]] = no_texts) -> str:
+    """The whole page; ``rules`` documents those on time. Everything that comes from the run is escaped."""
+    return page_html(f"watchglass: {verdict.status} in {verdict.run}", report_blocks(run, verdict, rules))
 
 
-def report_blocks(run: Run, verdict: Verdict) -> list[Block]:
+def report_blocks(run: Run, verdict: Verdict, rules: Callable[[], Mapping[str, RuleText]] = no_texts) -> list[Block]:
     """The sections of a report."""
-    times: list[Block] = [*captioned(figures_of_time(run, verdict.findings)), *time_blocks(run)]
     whose = f", {run.worker().name}" if len(run.workers) > 1 else ""
     return [
         summary_block(run, verdict),
         Section("Diagnoses", diagnosis_blocks(verdict)),
         Section("Figures", captioned(run_figures(run, verdict.findings))),
         Section(f"Saved by the script{whose}", scalar_blocks(*scalar_figures(run))),
-        Section("Time and machine", [*times, *profile_parts(run, verdict)] if times else []),
+        Section("Time and machine", time_blocks(run, verdict, rules)),
         Section("Findings", finding_blocks(verdict.findings)),
         Section("Rules", status_blocks(verdict.statuses)),
         Section("Settings", setting_blocks(run)),

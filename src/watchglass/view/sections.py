@@ -25,8 +25,6 @@ from watchglass.view.failure import failure_lines
 from watchglass.view.pictures import Lines
 from watchglass.view.settings import packages_of, setting_rows
 from watchglass.view.text import duration, number, percent
-from watchglass.view.time_figures import duration_rows, usage_rows
-from watchglass.view.time_tables import code_tables
 from watchglass.view.verdict import tone
 from watchglass.view.verdict_sentences import (
     chain,
@@ -114,18 +112,6 @@ def _cause(ranked: RankedCause, rank: int) -> Sequence[Block]:
     blocks += [Disclosure("Evidence", evidence, opened)] if evidence else []
     blocks += [Text(f"If so: {ranked.what_to_try[0]}", "if-so")] if rank > 1 and ranked.what_to_try else []
     return [*blocks, Text(f"Source: {cause.source}", "small")] if cause.source else blocks
-
-
-def time_blocks(run: Run) -> list[Block]:
-    """Durations of steps, and, folded, modules, operators of profiled steps and the metrics of machines."""
-    durations, usage = duration_rows(run), usage_rows(run)
-    head = ("steps", "number", "in total", "mean", "median", "99th percentile", "longest", "at step")
-    tables: list[Block] = [TextTable(head, durations)] if durations else []
-    tables += [Disclosure(title, [content]) for title, content in code_tables(run)]
-    if usage:
-        table = TextTable(("metric", "mean", "95th percentile", "maximum"), usage)
-        tables.append(Disclosure("All metrics of the machine", [table]))
-    return tables
 
 
 def scalar_blocks(small: Sequence[Lines], more: int) -> list[Block]:

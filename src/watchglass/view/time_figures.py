@@ -15,10 +15,9 @@ from watchglass.errors import UnknownNameError
 from watchglass.records import PHASE_NAMES, Finding, FunctionTotals, Mode, OperatorTotals
 from watchglass.run import ModuleTimes, Operators, Phases, PythonProfile
 from watchglass.view.pictures.colours import COLOURS
-from watchglass.view.pictures.records import Axis, Band, Bands, Bars, Grid, Line, Lines, Mark, Picture
-from watchglass.view.pictures.tables import TextTable
+from watchglass.view.pictures.records import Axis, Band, Bands, Bars, Grid, Line, Lines, Mark
 from watchglass.view.series import Steps, marks_of
-from watchglass.view.text import exact_duration as _exact, percent, quantity, size
+from watchglass.view.text import exact_duration as _exact, percent, size
 from watchglass.view.usage import function_name
 
 if TYPE_CHECKING:
@@ -167,12 +166,6 @@ def instance_grids(run: Run, stream: str) -> list[Grid]:
     return found
 
 
-def usage_table(run: Run) -> TextTable | None:
-    """System metrics as a table; None without any."""
-    rows = usage_rows(run)
-    return TextTable(("metric", "mean", "95th percentile", "maximum"), rows) if rows else None
-
-
 def _marks_in_time(run: Run, findings: Sequence[Finding], begun: np.datetime64, seconds: int) -> tuple[Mark, ...]:
     """Findings at the times since ``begun``, in units of so many seconds."""
     worker = run.worker().name
@@ -186,51 +179,6 @@ def _marks_in_time(run: Run, findings: Sequence[Finding], begun: np.datetime64, 
     numbers = np.array([step for step, _ in own])
     moments = (np.array([moment for _, moment in own]) - begun) / np.timedelta64(seconds, "s")
     return marks_of(run, findings, lambda step: float(np.interp(step, numbers, moments)))
-
-
-def figures_of_time(run: Run, findings: Sequence[Finding] = (), steps: Steps = None) -> list[tuple[str, Picture]]:
-    """Every figure of time that the run has data for, with a caption."""
-    first = f" Shown: {run.worker().name}, one of {len(run.workers):,} workers." if len(run.workers) > 1 else ""
-    made: list[tuple[Picture | None, str]] = [
-        (
-            phases_figure(run, findings, steps),
-            "Each column is the mean of neighbouring steps. data: the script waits for its loader; "
-            "prepare: from the batch to the call of the model; copy: to the device, in any phase." + first,
-        ),
-        (durations_figure(run), "Time since the end of the step before, waiting for data included." + first),
-        *(
-            (machine_figure(run, stream, findings), "100 % is what the run may use; of several GPUs the mean.")
-            for stream in run.streams
-        ),
-    ]
-    return [(caption, figure) for figure, caption in made if figure is not None]
-
-
-def duration_rows(run: Run) -> list[tuple[str, ...]]:
-    """Durations of steps by mode as text: mode, steps, total, mean, median, 99th percentile, longest, its step."""
-    rows = []
-    for mode in (Mode.TRAIN, Mode.EVAL):
-        phases = run.phases(mode)
-        if len(phases):
-            seconds = phases.seconds
-            middle, late = np.percentile(seconds, (50, 99)).tolist()
-            longest = int(seconds.argmax())
-            times = (seconds.sum(), seconds.mean(), middle, late, seconds[longest])
-            rows.append(
-                (mode.name, f"{len(phases):,}", *(_exact(float(each)) for each in times), f"{phases.steps[longest]:,}")
-            )
-    return rows
-
-
-def usage_rows(run: Run) -> list[tuple[str, ...]]:
-    """System metrics as text: metric, mean, 95th percentile, maximum; those of single processes are left out."""
-    rows = []
-    several = len(run.streams) > 1
-    for row in run.samples().rows():
-        if not row["metric"].startswith("process.") and row["mean"] is not None:
-            name = f"{row['stream']}: {row['metric']}" if several else row["metric"]
-            rows.append((name, *(quantity(row[column], row["unit"]) for column in ("mean", "p95", "max"))))
-    return rows
 
 
 def operator_rows(operators: Operators) -> list[tuple[str, ...]]:

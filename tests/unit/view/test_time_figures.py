@@ -30,15 +30,13 @@ from watchglass.view.pictures.table_html import table_html
 from watchglass.view.pictures.ticks import ticks
 from watchglass.view.text import quantity
 from watchglass.view.time_figures import (
-    duration_rows,
     durations_figure,
-    figures_of_time,
     function_rows,
     machine_figure,
     operator_rows,
     phases_figure,
-    usage_rows,
 )
+from watchglass.view.timing import time_blocks, time_parts
 from watchglass.view.usage import functions_sentence
 
 #: Seconds of data, prepare, copy, forward, backward, update and other; nothing prepares or copies.
@@ -137,11 +135,15 @@ def test_samples_that_are_no_numbers_are_not_drawn(tmp_path: Path) -> None:
 
 def test_tables_name_the_longest_step_and_the_units(path: str) -> None:
     run = open_run(path)
-    train, evaluation = duration_rows(run)
-    assert train == ("TRAIN", "600", "1 min 1 s", "101 ms", "100 ms", "100 ms", "700 ms", "400")
-    assert evaluation[:2] == ("EVAL", "6")
-    assert ("gpu.utilization", "40", "60", "60") in usage_rows(run)
-    assert not [row for row in usage_rows(run) if row[0] == "process.memory"]
+    parts = {part.title: part.details for part in time_parts(run, verdict(run))}
+    (steps,) = parts["Durations of steps"]
+    assert isinstance(steps, TextTable)
+    assert steps.rows[0] == ("TRAIN", "600", "101 ms", "700 ms", "100 ms", "100 ms", "100 ms", "100 ms", "400")
+    assert steps.rows[1][:2] == ("EVAL", "6")
+    usage, *_ = parts["Machine"]
+    assert isinstance(usage, TextTable)
+    assert ("gpu.utilization 1", "60", "60", "60", "60", "60", "60") in usage.rows
+    assert not [row for row in usage.rows if str(row[0]).startswith("process.")]
 
 
 @pytest.mark.parametrize(
@@ -162,9 +164,9 @@ def test_the_report_has_a_section_of_time_only_where_time_was_recorded(path: str
     run = open_run(path)
     page = render_report(run, verdict(run))
     assert "<h2>Time and machine</h2>" in page
-    assert "All metrics of the machine" in page
+    assert "<summary>Machine</summary>" in page
     plain = open_run(build_run(tmp_path / "plain", [Step({"loss": 1.0})] * 3))
-    assert figures_of_time(plain) == []
+    assert time_blocks(plain, verdict(plain)) == []
     assert "<h2>Time and machine</h2>" not in render_report(plain, verdict(plain))
 
 
