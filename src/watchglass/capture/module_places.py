@@ -31,11 +31,16 @@ class Place:
 
 @dataclass(frozen=True)
 class ParameterPlace:
-    """A parameter's name and the place of the module that owns it."""
+    """A parameter's name, the place of the module that owns it, and which axis counts its units, the last one if -1."""
 
     name: str
     leaf: str
     place: Place
+    unit_axis: int = 0
+
+    def axis_of_units(self, axes: int) -> int | None:
+        """The axis that counts its units, from 0; None of a number."""
+        return self.unit_axis % axes if axes else None
 
 
 #: Place of tensors that belong to no module.

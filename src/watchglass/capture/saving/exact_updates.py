@@ -95,7 +95,7 @@ class Updates:
         self._before = []
 
     def _wanted(self, parameter: Any, name: str, place: ParameterPlace, bound: int) -> _WantedCopy | None:
-        axis = 0 if parameter.shape else None
+        axis = place.axis_of_units(len(parameter.shape))
         item = Item(parameter, f"update/{name}", place.place, unit_axis=axis, trainable=True)
         values = self._saving.readable(item) if self._saving.keep(Role.UPDATE, item) is not None else None
         if values is None:

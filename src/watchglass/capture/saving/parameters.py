@@ -166,7 +166,7 @@ def items_of(parameters: Iterable[tuple[Any, str, ParameterPlace]]) -> Items:
 
 def _item(array: Any, name: str, place: ParameterPlace) -> Item:
     # By position, unit axis and trainable last: made for every gradient of a captured step.
-    return Item(array, name, place.place, (), 0 if array.shape else None, True)
+    return Item(array, name, place.place, (), place.axis_of_units(len(array.shape)), True)
 
 
 def _is_bad(rows: Rows) -> Any:

@@ -1,0 +1,149 @@
+"""What the trace of a compiled step collects: values, each with what it is, under a key that any trace gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from watchglass.capture.module_places import NOWHERE, ParameterPlace, Place
+
+
+class ValuePart(str, Enum):
+    """The part that a value plays in a step."""
+
+    LOSS = "loss"  #: The objective of an update, a number.
+    EVALUATED = "evaluated"  #: The value of a loss function, a number: the loss of an evaluation.
+    METRIC = "metric"  #: Another number.
+    GRADIENT = "gradient"  #: A gradient as the optimizer gets it.
+    BEFORE = "before"  #: A parameter before the update.
+    AFTER = "after"  #: The same after it.
+    STATE = "state"  #: A variable of an optimizer after the update.
+    BATCH = "batch"  #: What the model takes.
+    INPUT = "input"  #: What a module takes.
+    OUTPUT = "output"  #: What a module returns.
+    PREDICTIONS = "predictions"  #: What a loss function judges, see :class:`ObservedLoss`.
+    LABELS = "labels"  #: What it compares them with.
+    CUSTOM = "custom"  #: What a script saves.
+
+
+@dataclass(frozen=True)
+class ObservedLoss:
+    """A call of a loss function. Its predictions and labels are collected under its number, as the parts of that name.
+
+    Attributes:
+        function: The word of its kind, one of :data:`~watchglass.records.LOSSES`.
+        predictions: Shape of the predictions as the script gave them; classes are the last axis.
+        labels: Shape of the labels.
+        dtypes: Names of the dtypes of both.
+        number: Number of the call in its step, from 1.
+        by_class: Whether the collected predictions are rows of classes, ``[rows, classes]``, logits or logarithms of
+            probabilities, and the labels one class for each row, or shares of the shape of the predictions.
+        reduction: ``"mean"``, ``"sum"``, ``"none"``, or None where it is not known.
+        operation: The last operation that made the predictions, ``"softmax"``; None where it is not known.
+        ignored: The class that counts as none.
+        smoothing: Share of each label that goes to all classes.
+        weighted: Whether classes or samples have weights.
+    """
+
+    function: str
+    predictions: tuple[int, ...]
+    labels: tuple[int, ...]
+    dtypes: tuple[str, str] = ("", "")
+    number: int = 1
+    by_class: bool = False
+    reduction: str | None = None
+    operation: str | None = None
+    ignored: int | None = None
+    smoothing: float = 0.0
+    weighted: bool = False
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What a collected value is.
+
+    Attributes:
+        part: Its part in the step.
+        name: Its name without a prefix: of a parameter ``fc1.kernel``, of an output the path of the module with the
+            path inside what it returns, of a number its name.
+        place: The module that it belongs to.
+        parameter: Of gradients and parameters, the parameter.
+        model: Number of its model.
+        tags: Its tags from structure.
+        call: Of predictions and labels, the call of the loss function.
+    """
+
+    part: ValuePart
+    name: str
+    place: Place = NOWHERE
+    parameter: ParameterPlace | None = None
+    model: int = 0
+    tags: tuple[str, ...] = ()
+    call: ObservedLoss | None = None
+
+
+#: Values by key.
+Values = dict[str, Any]
+
+
+class Collector:
+    """Collects values while functions are traced. For the training thread.
+
+    A frame belongs to one trace. A transformation inside a trace, such as a derivative, opens a frame of its own,
+    returns the values of it as further results, and the outer frame absorbs what these have become.
+
+    Attributes:
+        known: What the value of a key is, in all traces so far.
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[str, Collected] = {}
+        self._frames: list[Values] = []
+
+    @property
+    def active(self) -> bool:
+        """Whether a frame is open."""
+        return bool(self._frames)
+
+    @property
+    def depth(self) -> int:
+        """How many frames are open."""
+        return len(self._frames)
+
+    @contextmanager
+    def frame(self) -> Iterator[Values]:
+        """A frame that is open inside, with the values that it gets."""
+        values: Values = {}
+        self._frames.append(values)
+        try:
+            yield values
+        finally:
+            self._frames.pop()
+
+    @contextmanager
+    def closed(self) -> Iterator[None]:
+        """Nothing is collected inside."""
+        frames, self._frames = self._frames, []
+        try:
+            yield
+        finally:
+            self._frames = frames
+
+    def add(self, what: Collected, value: Any) -> str:
+        """Add a value to the open frame; returns its key, which has a number if the frame has such a value already."""
+        values, first = self._frames[-1], f"{what.part.value}/{what.name}"
+        key, number = first, 1
+        while key in values:
+            number += 1
+            key = f"{first}#{number}"
+        self.known[key] = what
+        values[key] = value
+        return key
+
+    def absorb(self, values: Mapping[str, Any]) -> None:
+        """Add the values of an inner frame, as they have come out of its transformation."""
+        for key, value in values.items():
+            self.add(self.known[key], value)

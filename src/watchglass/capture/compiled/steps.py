@@ -1,0 +1,133 @@
+"""Steps of which each is one call of a compiled function."""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from watchglass.capture.arrays import number_of
+from watchglass.capture.phase_source import PhaseSource, record_phases
+from watchglass.capture.port import Port
+from watchglass.capture.step_phases import COMPUTE, DATA, NO_PHASES, StepPhases
+from watchglass.record import OpenStep
+from watchglass.records import Mode, Role, StepPhase
+from watchglass.store import ABSENT
+
+#: Steps without a capture whose durations give the usual one, and how many of them are needed.
+_USUAL, _LEAST_USUAL = 15, 3
+
+
+class CompiledSteps(PhaseSource):
+    """Opens and closes the steps of a loop whose steps are calls of compiled functions. For the training thread.
+
+    TRAIN steps on which nothing is due are recorded as rows, after their calls, so that they cost little.
+
+    Args:
+        port: Gets the steps.
+    """
+
+    phases = frozenset((StepPhase.DATA, StepPhase.COMPUTE))
+
+    def __init__(self, port: Port) -> None:
+        self._port = port
+        self._phases: StepPhases | None = None
+        self._open: OpenStep | None = None
+        # Whether steps are recorded as rows now; the next one that is due; when the first row began, and their number.
+        self._steady, self._next_due, self._since_ns, self._rows = False, 0, 0, 0
+        self._began_ns = self._ended_ns = 0
+        # From beginning to beginning: durations of steps without a capture, and whether the latest has one.
+        self._usual: deque[int] = deque(maxlen=_USUAL)
+        self._captured = False
+        port.on_settle.append(self.leave)
+        port.on_configured.append(self.leave)
+        port.records.in_steady_step = lambda: self._steady and self._began_ns > self._ended_ns
+        record_phases(port, self)
+
+    def attach(self, port: Port, phases: StepPhases) -> None:
+        """Mark phases from now on."""
+        self._phases = phases
+
+    def waits(self) -> None:
+        """The loop waits for data from now on, up to the next call."""
+        if self._phases is not None:
+            self._phases.begin(DATA)
+
+    def begin(self, mode: Mode = Mode.TRAIN) -> OpenStep | None:
+        """A call begins; returns its step if something of it is due, else None.
+
+        Raises:
+            TrainingStopped: A stop was requested, and a TRAIN step would begin.
+        """
+        port, before_ns = self._port, self._began_ns
+        now_ns = self._began_ns = port.clock.now_ns() if self._phases is None else self._phases.begin(COMPUTE)
+        if self._steady:
+            if mode is Mode.TRAIN and port.clock.next_train_step < self._next_due and not port.changes.pending:
+                return None
+            self.leave()
+        if before_ns and mode is Mode.TRAIN:
+            self._lasted(now_ns - before_ns)
+        step = self._open = port.begin(mode)
+        self._captured = step.due
+        return step if step.due else None
+
+    def end(
+        self, numbers: Mapping[str, Any], *, rate: float | None = None, weight: float = 1.0, model: int = 0
+    ) -> None:
+        """The call has returned, and what was captured of it is saved.
+
+        Args:
+            numbers: Its losses and metrics by name, ``"loss"`` among them: floats or arrays of one element, which may
+                be on their way from a device. A name that begins with ``"loss"`` or ends with ``"/loss"`` is a loss.
+            rate: Its learning rate; None if that is not known.
+            weight: What they count in means, samples.
+            model: Number of its model.
+        """
+        port, step = self._port, self._open
+        if step is None:
+            self._end_steady(numbers, rate, weight)
+            return
+        self._open = None
+        for name, value in numbers.items():
+            role = Role.LOSS if name == "loss" or name.endswith("/loss") else Role.METRIC
+            port.add_scalar(step.records, name, number_of(value), role, weight, model if name == "loss" else None)
+        if rate is not None and step.mode is Mode.TRAIN:
+            port.add_scalar(step.records, "learning_rate", rate, Role.METRIC)
+        step.model = model
+        train = step.mode is Mode.TRAIN
+        if train:
+            port.updated(step)
+        port.end(step)
+        self._ended_ns = step.end_ns
+        plain = train and numbers.keys() <= {"loss"}
+        self._steady = plain and port.steady.begin(model, rated=rate is not None)
+        if self._steady:
+            self._next_due = port.plan.next_due(port.clock.next_train_step, model)
+            self._since_ns, self._rows = step.end_ns, 0
+
+    def fail(self) -> None:
+        """The call has raised: its step is none."""
+        self._open = None
+
+    def leave(self) -> None:
+        """No further step is recorded as a row for now."""
+        if self._steady:
+            self._steady = False
+            self._port.cost.steady_steps_ended(self._rows, self._since_ns, self._ended_ns, 0)
+
+    def _end_steady(self, numbers: Mapping[str, Any], rate: float | None, weight: float) -> None:
+        now_ns, spent_ns = (self._port.clock.now_ns(), NO_PHASES) if self._phases is None else self._phases.end()
+        loss = numbers.get("loss", ABSENT)
+        self._port.steady.step(
+            self._began_ns, now_ns, loss if type(loss) is float else number_of(loss),
+            ABSENT if rate is None else rate, weight, spent_ns,
+        )  # fmt: skip
+        self._ended_ns, self._rows = now_ns, self._rows + 1
+
+    def _lasted(self, duration_ns: int) -> None:
+        """The latest step is over, and lasted this long: a framework may only queue the work of its calls."""
+        if not self._captured:
+            self._usual.append(duration_ns)
+        elif len(self._usual) >= _LEAST_USUAL:
+            self._port.cost.device_ns += max(0, duration_ns - int(statistics.median(self._usual)))
