@@ -72,9 +72,7 @@ class CompiledSteps(PhaseSource):
         self._captured = step.due
         return step if step.due else None
 
-    def end(
-        self, numbers: Mapping[str, Any], *, rate: float | None = None, weight: float = 1.0, model: int = 0
-    ) -> None:
+    def end(self, numbers: Mapping[str, Any], rate: float | None = None, weight: float = 1.0, model: int = 0) -> None:
         """The call has returned, and what was captured of it is saved.
 
         Args:

@@ -1,0 +1,148 @@
+"""Steps that are calls of compiled functions: rows where nothing is due, twins where something is."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import watchglass
+from watchglass import Mode, ModuleKind, Role
+from watchglass.capture.compiled.collecting import Collected, Collector, ValuePart
+from watchglass.capture.compiled.delivery import StepDelivery
+from watchglass.capture.compiled.steps import CompiledSteps
+from watchglass.capture.compiled.twin import Twin
+from watchglass.capture.module_places import ParameterPlace, Place
+from watchglass.control import Commit, Stop
+from watchglass.errors import TrainingStopped
+from watchglass.records import facts
+
+PLACE = Place("dense", "Dense", 1, kind=ModuleKind.LINEAR)
+KERNEL = ParameterPlace("dense.kernel", "kernel", PLACE, unit_axis=-1)
+
+
+def _train(path: Path, steps: int, **settings: Any) -> watchglass.Run:
+    """A loop whose loss is the number of its step; captured steps have the tensors of one layer."""
+    collector = Collector()
+    with watchglass.Hook(path, strict=True, **settings) as hook:
+        compiled, delivery = CompiledSteps(hook.port), StepDelivery(hook.port, "toy")
+        begin, end, save = map(hook.port.guarded, (compiled.begin, compiled.end, delivery.save))
+        kernel = np.ones((3, 2), np.float32)
+        for number in range(steps):
+            step = begin()
+            after = kernel - 0.5
+            if step is not None:
+                with collector.frame() as values:
+                    for part, value in (
+                        (ValuePart.BEFORE, kernel), (ValuePart.AFTER, after), (ValuePart.GRADIENT, kernel * 2),
+                    ):  # fmt: skip
+                        collector.add(Collected(part, KERNEL.name, PLACE, KERNEL), value)
+                    collector.add(Collected(ValuePart.OUTPUT, "", PLACE), np.zeros((4, 2), np.float32))
+                save(step, values, collector.known)
+            kernel = after
+            end({"loss": float(number)}, 0.25)
+    return watchglass.open_run(path)
+
+
+def test_every_step_has_its_loss_and_due_ones_their_tensors(tmp_path: Path) -> None:
+    run = _train(tmp_path / "run", 40, save_interval=10)
+    steps, losses = run.scalars("loss")
+    assert list(steps) == list(range(40))
+    assert list(losses) == list(range(40))
+    assert set(run.scalars("learning_rate")[1]) == {0.25}
+    for name in ("dense.kernel", "gradient/dense.kernel", "update/dense.kernel", "dense.output"):
+        assert run.tensor(name).reductions("count")[0].tolist() == [0, 10, 20, 30], name
+    assert run.tensor("dense.kernel").reductions("mean")[1][1] == pytest.approx(1 - 10 * 0.5)
+    assert set(run.tensor("update/dense.kernel").reductions("mean")[1]) == {-0.5}
+    rows = {info.name: info for info in run.worker().tables.catalog}
+    assert rows["dense.kernel"].unit_axis == 1
+    assert rows["dense.kernel"].role is Role.WEIGHT
+    assert rows["dense.output"].module_kind is ModuleKind.LINEAR
+    norms = run.scalars("gradient_norm")
+    assert norms[0].tolist() == [0, 10, 20, 30]
+    assert norms[1][0] == pytest.approx(2 * np.sqrt(6))
+
+
+def test_an_evaluation_between_rows_is_a_step_of_its_own(tmp_path: Path) -> None:
+    with watchglass.Hook(tmp_path / "run", strict=True, save_interval=1000) as hook:
+        compiled = CompiledSteps(hook.port)
+        for number in range(30):
+            compiled.begin()
+            compiled.end({"loss": float(number)})
+            if number % 10 == 9:
+                compiled.begin(Mode.EVAL)
+                compiled.end({"loss": 0.5})
+    run = watchglass.open_run(tmp_path / "run")
+    assert run.steps() == list(range(30))
+    ends = run.worker().tables.steps.values()
+    assert [end.train_step for end in ends if end.mode is Mode.EVAL] == [9, 19, 29]
+    assert list(run.scalars("loss", mode="eval")[1]) == [0.5] * 3
+
+
+def test_a_stop_ends_rows_before_the_agreed_step(tmp_path: Path) -> None:
+    with watchglass.Hook(tmp_path / "run", save_interval=1000) as hook:
+        compiled = CompiledSteps(hook.port)
+
+        def train() -> None:
+            for number in range(60):
+                if number == 40:
+                    hook.port.changes.add(Commit(45, Stop("requested by a test")))
+                compiled.begin()
+                compiled.end({"loss": 1.0})
+
+        with pytest.raises(TrainingStopped):
+            train()
+    assert watchglass.open_run(tmp_path / "run").steps() == list(range(45))
+
+
+def test_a_call_that_raises_leaves_no_half_step(tmp_path: Path) -> None:
+    with watchglass.Hook(tmp_path / "run", strict=True, save_interval=1) as hook:
+        compiled = CompiledSteps(hook.port)
+        compiled.begin()
+        compiled.end({"loss": 1.0})
+        compiled.begin()
+        compiled.fail()
+        compiled.begin()
+        compiled.end({"loss": 3.0})
+    run = watchglass.open_run(tmp_path / "run")
+    assert list(run.scalars("loss")[1]) == [1.0, 3.0]
+
+
+def test_a_twin_that_cannot_be_traced_is_given_up_for_good(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    traced = []
+
+    def trace(*args: Any) -> None:
+        traced.append(args)
+        raise RuntimeError("a tracer has leaked")
+
+    with watchglass.Hook(tmp_path / "run", save_interval=1) as hook, caplog.at_level(logging.WARNING):
+        twin = Twin(hook.port, "train_step", trace, lambda *args: (args, {}))
+        assert not twin.ready(1)
+        assert not twin.ready(2)
+        with hook.step():
+            pass
+    assert traced == [(1,)]
+    assert [each.message for each in caplog.records if "train_step" in each.message] == [
+        "watchglass: tensors of train_step are not captured, its loss is: tracing it a second time raised "
+        "RuntimeError: a tracer has leaked"
+    ]
+    (fact,) = watchglass.open_run(tmp_path / "run").facts(facts.NotCapturable)
+    assert fact.modules == ("train_step",)
+
+
+def test_values_of_inner_frames_reach_the_outer_one_with_their_meaning() -> None:
+    collector = Collector()
+    loss = Collected(ValuePart.LOSS, "loss")
+    with collector.frame() as outer:
+        with collector.frame() as inner:
+            collector.add(loss, 1.0)
+            collector.add(loss, 2.0)
+        collector.absorb({key: value * 10 for key, value in inner.items()})
+        with collector.closed():
+            assert not collector.active
+    assert outer == {"loss/loss": 10.0, "loss/loss#2": 20.0}
+    assert {collector.known[key] for key in outer} == {loss}
+    assert not collector.active
