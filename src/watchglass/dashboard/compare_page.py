@@ -9,22 +9,16 @@ from watchglass.dashboard.page_parts import Choices, chosen_steps, empty
 from watchglass.dashboard.shell import Links
 from watchglass.dashboard.watched_run import Published
 from watchglass.errors import UnknownNameError
-from watchglass.records import count
 from watchglass.view import (
     BY,
     Block,
-    Figure,
-    Inline,
+    Compared,
     Section,
     Span,
     Text,
-    TextTable,
     comparable,
-    compared_curves,
-    differing,
-    first_divergence,
-    headline,
-    number,
+    comparison_blocks,
+    live_tone,
     settings_of,
 )
 
@@ -60,60 +54,21 @@ def compare_page(
     def address(**other: str) -> str:
         return links.compare(identifiers, **{"metric": metric, "by": by, "steps": query.get("steps", ""), **other})
 
-    verdicts = [
-        (Span(row.listed.name, "", links.run(row.identifier)), headline(published[row.identifier].verdict),
-         f"{published[row.identifier].verdict.train_steps:,}")
-        for row in rows
-    ]  # fmt: skip
-    curves = compared_curves(runs, metric, by, steps)
-    shown: list[Block] = [
+    compared = [_compared(row, published[row.identifier], links) for row in rows]
+    choices = [
         Choices([(address(metric=each), each, each == metric) for each in known[:_METRICS]]),
         Choices([(address(by=each), f"by {each}", each == by) for each in BY]),
-        Figure(curves, "Each run keeps its colour on all pages.")
-        if curves is not None
-        else empty("No run recorded it."),
     ]
-    settings = [settings_of(run) for run in runs.values()]
-    different = differing(settings)
-    same = len({name for each in settings for name in each}) - len(different)
-    changed: list[Block] = [Text(f"{count(same, 'setting is', 'settings are')} the same in all runs.", "small")]
-    if different:
-        cells: list[Sequence[Inline]] = [
-            (Span(name, "code"), *(each.get(name, "") for each in settings)) for name in different
-        ]
-        changed.insert(0, TextTable(("setting", *runs), cells))
-    return [
-        Section("Verdicts", [TextTable(("run", "verdict", "steps"), verdicts)]),
-        Section("Curves", shown),
-        Section("Settings that differ", changed),
-        Section("Where they part", _parting(rows, published, links)),
-    ]
+    return comparison_blocks(compared, metric, by, steps, choices)
 
 
-def _parting(rows: Sequence[RunRow], published: Mapping[str, Published], links: Links) -> Sequence[Block]:
-    """Of the first run and each other one."""
-    blocks: list[Block] = []
-    first = published[rows[0].identifier]
-    for row in rows[1:]:
-        other = published[row.identifier]
-        names = f"{rows[0].listed.name} and {row.listed.name}"
-        try:
-            found = first_divergence(first.run, other.run, (first.courses, other.courses))
-        except LookupError as error:
-            blocks.append(Text(f"{names}: {error}."))
-            continue
-        if found is None:
-            blocks.append(Text(f"{names} do not differ at the steps that both have captured."))
-            continue
-        address = links.run(row.identifier, "tensor", name=found.tensor, step=found.step)
-        values = " and ".join(map(number, found.values))
-        blocks.append(
-            Text(
-                (
-                    f"{names} first differ at step {found.step:,}, in",
-                    Span(found.tensor, "code", address),
-                    f"({values}).",
-                )
-            )
-        )
-    return blocks
+def _compared(row: RunRow, published: Published, links: Links) -> Compared:
+    run, verdict = published.run, published.verdict
+
+    def tensor_address(name: str, step: int) -> str:
+        return links.run(row.identifier, "tensor", name=name, step=step)
+
+    return Compared(
+        row.listed.name, verdict, settings_of(run), run, live_tone(verdict), published.courses,
+        links.run(row.identifier), tensor_address,
+    )  # fmt: skip

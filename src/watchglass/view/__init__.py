@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         plain as plain,
     )
     from watchglass.view.capture_cost import capture_lines as capture_lines
+    from watchglass.view.comparison import Compared as Compared, comparison_blocks as comparison_blocks
     from watchglass.view.conclusion import (
         FAIL_ON as FAIL_ON,
         Terms as Terms,
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
         colour_of as colour_of,
         comparable as comparable,
         compared_curves as compared_curves,
-        first_divergence as first_divergence,
     )
     from watchglass.view.distributions import (
         distribution_figure as distribution_figure,

@@ -9,7 +9,7 @@ from pathlib import Path
 from watchglass.records import Verdict
 from watchglass.run import Run, open_run
 from watchglass.view.blocks import Block, Section, captioned
-from watchglass.view.comparison import comparison_blocks
+from watchglass.view.comparison import comparison_page
 from watchglass.view.figures import run_figures, scalar_figures
 from watchglass.view.formats import Judged, RuleText
 from watchglass.view.html_format import page_html
@@ -64,7 +64,7 @@ def check_report_path(path: str | os.PathLike[str], *, replace: bool = False, or
 def html_document(judged: Judged) -> str:
     """The page of a run, or of many their comparison; everything that comes from a run is escaped."""
     if judged.many:
-        return page_html(f"watchglass: {judged.headline}", comparison_blocks(judged))
+        return page_html(f"watchglass: {judged.headline}", comparison_page(judged))
     (verdict,) = judged.verdicts
     return render_report(judged.runs.get(verdict.run) or open_run(verdict.run), verdict, judged.rules)
 

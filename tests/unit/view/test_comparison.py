@@ -16,13 +16,14 @@ from watchglass.view import (
     Figure,
     Judged,
     Section,
+    Text,
     TextTable,
     colour_of,
     differing,
     renderer,
     settings_of,
 )
-from watchglass.view.comparison import comparison_blocks, short_names
+from watchglass.view.comparison import comparison_page, short_names
 
 
 def run_with(path: Path, **optimizer: float) -> Run:
@@ -44,7 +45,7 @@ def table_run(judged: Judged) -> str:
 
 
 def test_the_page_has_verdicts_losses_differences_and_diagnoses(judged: Judged) -> None:
-    head, runs, losses, settings, diagnoses = comparison_blocks(judged)
+    head, runs, losses, settings, parting, diagnoses = comparison_page(judged)
     assert isinstance(head, Section)
     assert (head.title, head.tone) == ("3 runs: 1 stopped, 1 unreadable, 1 without issues", "error")
     (table,) = runs.blocks  # type: ignore[attr-defined]
@@ -54,13 +55,26 @@ def test_the_page_has_verdicts_losses_differences_and_diagnoses(judged: Judged) 
     assert [line.name for line in figure.picture.lines] == ["wild", "fine"]  # type: ignore[union-attr]
     # The worst run, which is the first, has its colour of all pages.
     assert figure.picture.lines[0].colour == colour_of(open_run(table_run(judged)).manifest.run_id)  # type: ignore[union-attr]
-    (differences,) = settings.blocks  # type: ignore[attr-defined]
+    differences, same = settings.blocks  # type: ignore[attr-defined]
     assert isinstance(differences, TextTable)
-    assert tuple(differences.head) == ("run", "lr")
-    assert [row[1] for row in differences.rows] == ["50", "0.1"]
+    assert tuple(differences.head) == ("setting", "wild", "fine")
+    assert [row[1:] for row in differences.rows] == [("50", "0.1")]
+    assert "the same in all runs" in same.content
+    assert parting.blocks == [Text("wild and fine do not differ at the steps that both have captured.")]  # type: ignore[attr-defined]
     (opened,) = diagnoses.blocks  # type: ignore[attr-defined]
     assert isinstance(opened, Disclosure)
     assert opened.title.startswith("wild: stopped: 1 error")
+
+
+def test_of_many_runs_each_is_a_row_of_the_settings(tmp_path: Path, healthy_verdict: Verdict) -> None:
+    runs = [run_with(tmp_path / f"{n}", lr=0.1 * n) for n in range(13)]
+    judged = Judged([replace(healthy_verdict, run=run.location) for run in runs], many=True)
+    _, _, losses, settings, parting, _ = comparison_page(judged)
+    (figure,) = losses.blocks  # type: ignore[attr-defined]
+    assert figure.caption.endswith("Shown: the first 12 of 13 runs.")
+    assert len(parting.blocks) == 11  # type: ignore[attr-defined]
+    assert tuple(settings.blocks[0].head) == ("run", "lr")  # type: ignore[attr-defined]
+    assert len(settings.blocks[0].rows) == 13  # type: ignore[attr-defined]
 
 
 def test_options_of_a_command_are_settings(tmp_path: Path) -> None:
