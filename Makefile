@@ -3,6 +3,7 @@
 #              minutes (TESTS="tests/unit/rules" for some)
 # make test-all  all tests; those of object stores use Ceph's radosgw if it is installed, else moto
 #              (WATCHGLASS_TEST_S3=radosgw or moto overrides this)
+# make test-frameworks  tests of TensorFlow, Keras and JAX, which it installs; the other targets skip them without these
 # make bare    install watchglass alone, with the newest and the lowest releases of what it needs, and run each command
 # make programs  start each benchmark, tool and example for some seconds (PROGRAMS="peers growth" for some)
 # make lint    ruff, mypy, import contracts, types of scripts
@@ -64,12 +65,12 @@ ALL_WORKERS := $(or $(WORKERS),$(shell echo $$(($(CORES) < 4 ? 2 * $(CORES) : 8)
 # the tests: where another one takes its place, pytest-xdist 3.8 can wait for ever for files that it had finished.
 RUN_TESTS = $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
-.PHONY: demo test test-all bare programs lint format check bench loading launch growth gpu peers scale fuzz store rules zoo slow-zoo fleet dashboard rule-pages clean help setup-example setup-dev
+.PHONY: demo test test-all test-frameworks bare programs lint format check bench loading launch growth gpu peers scale fuzz store rules zoo slow-zoo fleet dashboard rule-pages clean help setup-example setup-dev setup-frameworks
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
 
-setup-example setup-dev: setup-%:
+setup-example setup-dev setup-frameworks: setup-%:
 	@PYTHON=$(PYTHON) tools/setup_venv.sh $*
 
 demo: setup-example
@@ -80,6 +81,9 @@ test: setup-dev
 
 test-all: setup-dev
 	$(RUN_TESTS) -n $(ALL_WORKERS) $(PYTEST)
+
+test-frameworks: setup-frameworks
+	$(RUN_TESTS) -n $(ALL_WORKERS) tests/frameworks $(PYTEST)
 
 bare:
 	$(PYTHON) tools/bare_install.py $(BARE)

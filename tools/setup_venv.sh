@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Make .venv and install watchglass into it, editable, with the extra that is asked for.
 #
-#   tools/setup_venv.sh example   what `make demo` needs
-#   tools/setup_venv.sh dev       what tests and linters need (contains example)
+#   tools/setup_venv.sh example     what `make demo` needs
+#   tools/setup_venv.sh dev         what tests and linters need (contains example)
+#   tools/setup_venv.sh frameworks  the same, with TensorFlow, Keras and JAX (contains dev)
 #
 # Assumes a Python of 3.10 or later and pip, nothing else. A second call finds its stamp and returns at once.
 set -euo pipefail
@@ -15,15 +16,17 @@ venv=.venv
 fail() { echo "setup: $*" >&2; exit 1; }
 
 case $extra in
-    example | dev) ;;
-    *) fail "the extra must be example or dev but got '$extra'" ;;
+    example | dev | frameworks) ;;
+    *) fail "the extra must be example, dev or frameworks but got '$extra'" ;;
 esac
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null \
     || fail "needs Python 3.10 or later as '$python'; name another one: make PYTHON=python3.11 ..."
 
 # A change of any of these, or a move of the checkout (the editable install holds its path), installs again.
 wanted=$({ cat pyproject.toml constraints.txt tools/setup_venv.sh; pwd; } | cksum)
-for stamp in "$venv/installed-$extra" "$venv/installed-dev"; do
+stamps=("$venv/installed-$extra" "$venv/installed-frameworks")
+[ "$extra" = frameworks ] || stamps+=("$venv/installed-dev")
+for stamp in "${stamps[@]}"; do
     if [ -x "$venv/bin/python" ] && [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then
         exit 0
     fi
@@ -49,7 +52,7 @@ rm -f "$venv"/installed-*
 # Of PyTorch's many modules few are imported: each is compiled when it is, which takes half as long as all of them here.
 "$venv/bin/python" -m pip install --quiet --quiet --disable-pip-version-check --no-compile --constraint constraints.txt \
     --editable ".[$extra]"
-if [ "$extra" = dev ]; then
+if [ "$extra" != example ]; then
     # Only its source is read: installed without ROCm, it would break packages that try to import it, as Ray does.
     rm -rf "$venv/sources"
     "$venv/bin/python" -m pip install --quiet --quiet --disable-pip-version-check --no-compile --no-deps \
