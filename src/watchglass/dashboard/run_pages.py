@@ -43,12 +43,18 @@ from watchglass.view import (
 _SPANS = (10, 100, 1000)
 
 
+_STORY = (
+    "All lanes have one axis of training steps. The score of a cause at a step is by the findings first seen by then, "
+    "and 0 while the cause is not among the likely ones."
+)
+
+
 def _overview(shown: Shown) -> Sequence[Block]:
     run, verdict = shown.published.run, shown.published.verdict
-    story = story_figure(run, verdict, shown.steps)
+    story = story_figure(run, verdict, shown.published.causes, shown.steps)
     smooth = float(shown.number("smooth") or 0)
     figures = captioned(run_figures(run, verdict.findings, layers=False, steps=shown.steps, smooth=smooth))
-    told = Figure(story, "All lanes have one axis of training steps.") if story is not None else None
+    told = Figure(story, _STORY) if story is not None else None
     return [
         summary_block(run, verdict, live=shown.live),
         Section("Diagnoses", diagnosis_blocks(verdict)),

@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 from watchglass import diagnose
 from watchglass.config import Clock
 from watchglass.errors import MissingFileError, in_a_line
-from watchglass.records import Verdict
+from watchglass.records import CauseCourse, Verdict
 from watchglass.run import News, Run, is_judged, last_step_ns, open_run, state_of
 from watchglass.store import Store, layout, lease_holder, read_small
 from watchglass.view import Block, Courses, duration
@@ -61,6 +61,11 @@ class Published:
     def verdict(self) -> Verdict:
         """The verdict by the findings in the journal of the run. No rule is evaluated."""
         return diagnose.verdict(self.run)
+
+    @cached_property
+    def causes(self) -> tuple[CauseCourse, ...]:
+        """How likely the causes of this verdict were at which step."""
+        return diagnose.cause_courses(self.run, self.verdict)
 
 
 class WatchedRun:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from watchglass.lazy_imports import lazily
 
 if TYPE_CHECKING:
+    from watchglass.diagnose.cause_scores import cause_courses as cause_courses
     from watchglass.diagnose.diagnosis import diagnose as diagnose
     from watchglass.diagnose.explanation import explain as explain, find_findings as find_findings
     from watchglass.diagnose.guides import rule_guide as rule_guide, rule_texts as rule_texts

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from watchglass.diagnose.crash import with_crash
@@ -19,6 +20,7 @@ from watchglass.records import (
     Finding,
     Mode,
     ModelSummary,
+    RuleStatus,
     Severity,
     Status,
     StepEnd,
@@ -61,10 +63,6 @@ def verdict(
     findings = evaluation.findings if evaluation is not None else tuple(run.journal.findings)
     findings = tuple(_with_causes(finding, knowledge) for finding in findings)
     statuses = evaluation.statuses if evaluation is not None else tuple(run.journal.statuses)
-    unfit = [status.rule for status in statuses if status.status is Status.NOT_APPLICABLE]
-    # A rule with findings of severity info has found something too.
-    spoke = {finding.rule for finding in findings}
-    quiet = [each.rule for each in statuses if each.status is Status.NO_ISSUES_FOUND and each.rule not in spoke]
     leaders = [run.worker(name) for name in leaders_of(run)]
     steps = count_steps(run, Mode.TRAIN)
     stopped = _stopped(run)
@@ -80,9 +78,8 @@ def verdict(
     chosen = () if capture.get("fixed_interval") is True else models
     evaluated = evaluation is not None or not ending.over or is_judged(run)
     unjudged = why_unjudged(run, statuses, bypassed, chosen, evaluated=evaluated)
-    completed = ending.over and ending.failure is None and not stopped
-    survived = frozenset(each.id for each in findings if completed or _went_on(run, each))
-    diagnoses = diagnose(findings, knowledge.where(unfit, quiet), survived=survived, part=PartsOfRun(run))
+    survived = _survived(run, findings, ending, stopped=stopped)
+    diagnoses = diagnoser(run, findings, statuses, causes)(findings)
     saved = steps_saved * _seconds_per_step(run) if steps_saved is not None else None
     return Verdict(
         run=run.location,
@@ -114,6 +111,32 @@ def verdict(
         attempt=run.attempt,
         examined=examined_steps(run),
     )
+
+
+def diagnoser(
+    run: Run, findings: Sequence[Finding], statuses: Sequence[RuleStatus], causes: Sequence[str] = ()
+) -> Callable[[Sequence[Finding]], tuple[Diagnosis, ...]]:
+    """The function that diagnoses findings of a run, all or some.
+
+    Args:
+        run: The run.
+        findings: All of them.
+        statuses: The statuses of its rules: what does not apply, and what has found nothing, counts as well.
+        causes: See :func:`verdict`.
+    """
+    unfit = [status.rule for status in statuses if status.status is Status.NOT_APPLICABLE]
+    # A rule with findings of severity info has found something too.
+    spoke = {finding.rule for finding in findings}
+    quiet = [each.rule for each in statuses if each.status is Status.NO_ISSUES_FOUND and each.rule not in spoke]
+    knowledge = load_knowledge(causes).of_models(trees=_trees(run)).where(unfit, quiet)
+    survived = _survived(run, findings, ending_of(run), stopped=_stopped(run))
+    return partial(diagnose, knowledge=knowledge, survived=survived, part=PartsOfRun(run))
+
+
+def _survived(run: Run, findings: Sequence[Finding], ending: Ending, *, stopped: bool) -> frozenset[str]:
+    """Ids of findings of what ends a run, that did not end this one."""
+    completed = ending.over and ending.failure is None and not stopped
+    return frozenset(each.id for each in findings if completed or _went_on(run, each))
 
 
 def _went_on(run: Run, finding: Finding) -> bool:

@@ -125,6 +125,7 @@ if TYPE_CHECKING:
     from watchglass.records.verdict import (
         FEWEST_EXAMINED as FEWEST_EXAMINED,
         Cause as Cause,
+        CauseCourse as CauseCourse,
         Diagnosis as Diagnosis,
         ExaminedSteps as ExaminedSteps,
         ExplainedFinding as ExplainedFinding,

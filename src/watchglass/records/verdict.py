@@ -84,6 +84,15 @@ class Diagnosis:
 
 
 @dataclass(frozen=True)
+class CauseCourse:
+    """How likely a cause was at which step."""
+
+    title: str  #: Title of the cause.
+    steps: tuple[int, ...]  #: Training steps from which on the scores hold, ascending.
+    scores: tuple[float, ...]  #: From 0 to 1 each; 0 while it was not among the likely causes.
+
+
+@dataclass(frozen=True)
 class SymptomReading:
     """A symptom of a finding, and the causes that it supports or contradicts."""
 

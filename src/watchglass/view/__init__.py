@@ -117,6 +117,7 @@ if TYPE_CHECKING:
         status_blocks as status_blocks,
         summary_block as summary_block,
     )
+    from watchglass.view.series import training_step as training_step
     from watchglass.view.settings import (
         differing as differing,
         origin_rows as origin_rows,

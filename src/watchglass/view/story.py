@@ -2,39 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from watchglass.errors import UnknownNameError
-from watchglass.records import Finding, Mode, Severity, Verdict, facts
+from watchglass.records import CauseCourse, Finding, Mode, Severity, Verdict, facts
 from watchglass.run import step_times
 from watchglass.view.figures import learning_rate_figure, loss_figure
-from watchglass.view.pictures.colours import COLOURS
-from watchglass.view.pictures.records import Axis, Bands, Lines, Piece, Story, Strip, Strips
+from watchglass.view.pictures.colours import COLOURS, RUN_COLOURS
+from watchglass.view.pictures.records import Axis, Bands, Line, Lines, Piece, Story, Strip, Strips
 from watchglass.view.series import Steps, line_of, training_step
-from watchglass.view.text import duration, percent
+from watchglass.view.text import duration
 from watchglass.view.time_figures import phases_figure
 
 if TYPE_CHECKING:
     from watchglass.run import Run
 
-#: Most causes and most rules that have a row, and most pieces of a row.
+#: Most causes and most rules that are shown, and most pieces of a row.
 _CAUSES, _RULES, _PIECES = 6, 12, 200
 #: Most files of a step that are named.
 _FILES = 3
 
 
-def story_figure(run: Run, verdict: Verdict, steps: Steps = None) -> Story | None:
+def story_figure(run: Run, verdict: Verdict, courses: Sequence[CauseCourse] = (), steps: Steps = None) -> Story | None:
     """Loss, learning rate, causes, findings, phases, memory, evaluations, checkpoints, seams; None without a step.
 
-    The row of a cause begins at the step from which on the findings that support it show it, and says how likely it is.
+    The line of a cause shows how likely it was by the findings that were known at each step.
 
     Args:
         run: The run.
         verdict: Its verdict.
+        courses: The courses of its causes.
         steps: Only these training steps, half-open.
     """
     known = run.worker().numbers(Mode.TRAIN)
@@ -45,7 +46,7 @@ def story_figure(run: Run, verdict: Verdict, steps: Steps = None) -> Story | Non
     x = Axis("training step", low=first - room, high=last + room, whole=True)
     made: list[Lines | Bands | Strips | None] = [
         loss_figure(run, steps=steps),
-        _strips("Likely causes", x, _causes(verdict, last)),
+        _causes(courses, first, last),
         _strips("Findings", x, _findings(run, verdict.findings)),
         learning_rate_figure(run, steps=steps),
         phases_figure(run, steps=steps),
@@ -73,17 +74,23 @@ def _within(piece: Piece, x: Axis) -> bool:
     return piece.end >= x.low and piece.begin <= x.high
 
 
-def _causes(verdict: Verdict, last: int) -> list[Strip]:
-    found: dict[str, tuple[float, Piece]] = {}
-    for diagnosis in verdict.diagnoses:
-        for ranked in diagnosis.causes:
-            title = ranked.cause.title
-            if ranked.score > found.get(title, (0.0,))[0]:
-                text = f"{percent(ranked.score)}, from step {ranked.step:,} on"
-                tone = diagnosis.severity.value if ranked is diagnosis.causes[0] else ""
-                found[title] = ranked.score, Piece(ranked.step, max(last, ranked.step), text, tone)
-    best = sorted(found.items(), key=lambda item: -item[1][0])[:_CAUSES]
-    return [Strip(f"{percent(score)} {title}", (piece,)) for title, (score, piece) in best]
+def _causes(courses: Sequence[CauseCourse], first: int, last: int) -> Lines | None:
+    """Lines with corners at the steps at which scores change, the likeliest cause first."""
+    best = sorted(courses, key=lambda each: (-each.scores[-1], -max(each.scores)))[:_CAUSES]
+    lines: list[Line] = []
+    for course, colour in zip(best, RUN_COLOURS, strict=False):
+        points: dict[int, float] = {}
+        for begin, end, score in zip(course.steps, [*course.steps[1:], last + 1], course.scores, strict=True):
+            # A score holds up to the step before the next one.
+            shown = range(max(begin, first), min(end, last + 1))
+            points |= {shown[0]: score, shown[-1]: score} if shown else {}
+        if points:
+            at, scores = np.array([*points], np.float64), np.array([*points.values()])
+            lines.append(Line(course.title, at, scores, colour, dots=len(at) == 1))
+    axis = Axis("score", low=0.0, high=1.0, percent=True)
+    # One line has no legend.
+    title = "Likely causes" if len(lines) > 1 else f"Likely cause: {lines[0].name}" if lines else ""
+    return Lines(title, Axis("training step", whole=True), axis, tuple(lines)) if lines else None
 
 
 def _findings(run: Run, findings: Iterable[Finding]) -> list[Strip]:

@@ -10,7 +10,7 @@ import pytest
 
 from watchglass.diagnose import verdict
 from watchglass.errors import UnknownNameError
-from watchglass.records import Verdict, facts
+from watchglass.records import CauseCourse, Verdict, facts
 from watchglass.run import Run, open_run
 from watchglass.testing import RunBuilder, Step, build_run
 from watchglass.view.curves import colour_of, compared_curves, first_divergence
@@ -24,18 +24,24 @@ from watchglass.view.pictures.values import drawings_of, nearest, values_at
 from watchglass.view.story import story_figure
 from watchglass.view.worker_grids import compared_workers
 
+COURSES = (
+    CauseCourse("the data holds NaN", (30, 45), (0.0, 0.12)),
+    CauseCourse("the learning rate is too high", (30, 45), (0.6, 0.83)),
+)
+
 
 def test_a_story_has_lanes_of_one_axis(sick_run: Run, sick_verdict: Verdict) -> None:
-    story = story_figure(sick_run, sick_verdict)
+    story = story_figure(sick_run, sick_verdict, COURSES)
     assert story is not None
     lanes = {lane.title: lane for lane in story.lanes}
     happened = "Evaluations, checkpoints and attempts"
     assert list(lanes) == ["Loss", "Likely causes", "Findings", "Learning rate", happened]
     assert all(lane.x == story.x for lane in story.lanes)
     causes = lanes["Likely causes"]
-    assert isinstance(causes, Strips)
-    assert [(row.name, row.pieces[0].begin, row.pieces[0].end) for row in causes.rows] == [
-        ("83 % the learning rate is too high", 30, 59), ("12 % the data holds NaN", 45, 59),
+    assert isinstance(causes, Lines)
+    assert [(line.name, list(zip(line.x.tolist(), line.y.tolist(), strict=True))) for line in causes.lines] == [
+        ("the learning rate is too high", [(30, 0.6), (44, 0.6), (45, 0.83), (59, 0.83)]),
+        ("the data holds NaN", [(30, 0.0), (44, 0.0), (45, 0.12), (59, 0.12)]),
     ]  # fmt: skip
     findings = lanes["Findings"]
     assert isinstance(findings, Strips)
@@ -49,6 +55,12 @@ def test_a_story_has_lanes_of_one_axis(sick_run: Run, sick_verdict: Verdict) -> 
     assert page.count('<div class="lane') == len(lanes)
     assert "Lanes" not in page
     assert ("Findings", "Overfit") in {(plain(row[0]), plain(row[1])) for row in numbers_of(story).rows}
+
+
+def test_the_lane_of_a_single_cause_names_it(sick_run: Run, sick_verdict: Verdict) -> None:
+    story = story_figure(sick_run, sick_verdict, COURSES[1:])
+    assert story is not None
+    assert story.lanes[1].title == "Likely cause: the learning rate is too high"
 
 
 def test_a_run_that_begins_with_a_checkpoint_says_so_in_its_story(tmp_path: Path) -> None:
@@ -87,7 +99,7 @@ def test_a_story_has_the_checkpoints_that_were_saved(tmp_path: Path) -> None:
 
 
 def test_a_story_of_some_steps_has_only_these(sick_run: Run, sick_verdict: Verdict) -> None:
-    story = story_figure(sick_run, sick_verdict, (0, 35))
+    story = story_figure(sick_run, sick_verdict, COURSES, (0, 35))
     assert story is not None
     lanes = {lane.title: lane for lane in story.lanes}
     loss, findings = lanes["Loss"], lanes["Findings"]
@@ -95,10 +107,13 @@ def test_a_story_of_some_steps_has_only_these(sick_run: Run, sick_verdict: Verdi
     assert loss.lines[0].x.max() == 34
     assert isinstance(findings, Strips)
     assert [row.name for row in findings.rows] == ["ExplodingGradient"]
+    causes = lanes["Likely causes"]
+    assert isinstance(causes, Lines)
+    assert [(line.x.tolist(), line.y.tolist()) for line in causes.lines] == [([30, 34], [0.6, 0.6]), ([30, 34], [0, 0])]
 
 
 def test_a_cursor_has_the_numbers_of_a_picture(sick_run: Run, sick_verdict: Verdict) -> None:
-    story = story_figure(sick_run, sick_verdict)
+    story = story_figure(sick_run, sick_verdict, COURSES)
     assert story is not None
     loss, causes = drawings_of(story)[:2]
     assert nearest(loss, 20.4) == 20
@@ -107,7 +122,7 @@ def test_a_cursor_has_the_numbers_of_a_picture(sick_run: Run, sick_verdict: Verd
     value = float(sick_run.scalars("loss")[1][20])
     assert dict(values_at(loss, 20.0))["training"] == f"{value:.4g}"
     assert dict(values_at(loss, 50.0))["training"] == "not finite"
-    assert [name for name, _ in values_at(causes, 31.0)] == ["83 % the learning rate is too high"]
+    assert dict(values_at(causes, 38.0)) == {"the learning rate is too high": "60 %", "the data holds NaN": "0 %"}
     grid = layer_grid(sick_run)
     assert grid is not None
     norm = sick_run.tensor("gradient/head.weight").reductions("l2")[1][7]

@@ -76,7 +76,9 @@ class Plots:
     def story(self) -> Figure:
         """What happened at which step? Loss, causes, findings, learning rate, phases, memory, evaluations as lanes."""
         verdict = named("watchglass.diagnose:verdict")(self._run)
-        return self._figure(story_figure(self._run, verdict), "training steps", "are recorded of every training")
+        courses = named("watchglass.diagnose:cause_courses")(self._run, verdict)
+        story = story_figure(self._run, verdict, courses)
+        return self._figure(story, "training steps", "are recorded of every training")
 
     def layers(
         self, role: str = "gradient", reduction: str = "l2", *, relative: bool = False, depth: int | None = None,
