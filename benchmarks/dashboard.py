@@ -205,7 +205,7 @@ def _looked_at(
         begun = time.perf_counter()
         yield Result(name, "first paint of a run", server.seconds(paths["run"]), "s", whole)
         while b"is being opened" in server.page(paths["run"]):
-            pass
+            time.sleep(0.1)  # a browser waits for an event
         yield Result(name, "all of its page", time.perf_counter() - begun, "s")
         stopping = threading.Event()
         first = {title: server.seconds(path) for title, path in paths.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import datetime, timezone
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +20,7 @@ from watchglass.records import count
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from watchglass.diagnose import RunSummary
     from watchglass.run import ListedRun
 
 
@@ -40,7 +42,8 @@ def show(
     """
     from watchglass.cli.recovery import mention_unrecovered, recover
     from watchglass.cli.run_contents import content_json, head_of, sections_of
-    from watchglass.run import Runs, open_run, open_runs
+    from watchglass.diagnose import Summaries
+    from watchglass.run import open_run, open_runs
 
     console = stdout_console()
     recover(run)
@@ -52,7 +55,7 @@ def show(
             with working("looking for runs"):
                 found = open_runs(run)
                 listed = found.listed if every else found.listed[-_MOST_RUNS:]
-                rows = Runs(found.location, listed).table().rows()
+                rows = [*map(Summaries().of, listed)]
         except MissingFileError:
             raise error from None
         if [each.location for each in found.listed] == [run]:
@@ -76,12 +79,20 @@ def show(
         print_warning(str(problem))
 
 
-def _run_json(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of the table of runs as JSON types."""
-    from watchglass.run import open_run
-
-    settings = {} if row["problem"] else view.settings_of(open_run(row["location"]))
-    return {**row, "created": row["created"].isoformat() if row["created"] else None, "settings": settings}
+def _run_json(run: RunSummary) -> dict[str, Any]:
+    """A run of a list as JSON types."""
+    begun = (
+        datetime.fromtimestamp(run.listed.created_ns / 1e9, timezone.utc).isoformat() if run.listed.created_ns else None
+    )
+    names = (
+        "state", "headline", "attempts", "workers", "models", "train_steps", "planned_train_steps", "eval_steps",
+        "loss", "validation_loss", "findings", "seconds",
+    )  # fmt: skip
+    return {
+        "name": run.listed.name, "created": begun, "location": run.listed.location, "problem": run.problem or None,
+        **{name: None if run.problem else getattr(run, name) for name in names}, "worst": run.worst or None,
+        "settings": dict(run.settings),
+    }  # fmt: skip
 
 
 def _print_others(console: Console, folder: str, runs: list[ListedRun]) -> None:
@@ -93,9 +104,7 @@ def _print_others(console: Console, folder: str, runs: list[ListedRun]) -> None:
     console.print(f"  {view.printable(line)}", markup=False, soft_wrap=True)
 
 
-def _print_runs(
-    console: Console, heading: str, runs: list[dict[str, Any]], different: dict[str, dict[str, str]]
-) -> None:
+def _print_runs(console: Console, heading: str, runs: list[RunSummary], different: dict[str, dict[str, str]]) -> None:
     titles = ("run", "begun", "state", "steps", "time", "loss", "validation", "models", "findings")
     rows = [_row(run) for run in runs]
     table = zip_longest(titles, *([str(cell) for cell in row] for row in rows if len(row) == len(titles)))
@@ -103,14 +112,17 @@ def _print_runs(
     print_table(
         console,
         heading,
-        ((*row, *(values[run["location"]] for values in shown.values())) for row, run in zip(rows, runs, strict=True)),
+        (
+            (*row, *(values[run.listed.location] for values in shown.values()))
+            for row, run in zip(rows, runs, strict=True)
+        ),
         titles=(*titles, *shown),
         numbers=("steps", "loss", "validation", "models"),
     )
     if left := [name for name in different if name not in shown]:
         line = f"these differ too: {', '.join(left)}; watchglass report of the folder shows them"
         console.print(f"  {view.printable(line)}", markup=False, soft_wrap=True)
-    if any((row["models"] or 0) > 1 for row in runs):
+    if any(run.models > 1 for run in runs):
         console.print("  losses are those of the first model; for the other models: watchglass show RUN")
 
 
@@ -125,30 +137,23 @@ def _fitting(different: dict[str, dict[str, str]], width: int) -> dict[str, dict
     return shown
 
 
-def _differences(runs: list[dict[str, Any]]) -> dict[str, dict[str, str]]:
+def _differences(runs: list[RunSummary]) -> dict[str, dict[str, str]]:
     """The settings that differ, by name; each with its value by the location of a run, cut if it is long."""
-    from watchglass.run import open_run
-
-    settings = {
-        run["location"]: {} if run["problem"] else view.settings_of(open_run(run["location"]))
-        for run in runs[-_MOST_RUNS:]
-    }
-    readable = [each for each in settings.values() if each]
+    readable = [run.settings for run in runs[-_MOST_RUNS:] if run.settings]
     named = view.differing(readable)[:_SETTINGS] if len(readable) > 1 else []
-    return {
-        name: {run["location"]: settings.get(run["location"], {}).get(name, "")[:_LONGEST] for run in runs}
-        for name in named
-    }
+    return {name: {run.listed.location: run.settings.get(name, "")[:_LONGEST] for run in runs} for name in named}
 
 
-def _row(run: dict[str, Any]) -> tuple[view.Inline, ...]:
-    begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(run["created"].timestamp())) if run["created"] else ""
-    if run["problem"]:
-        return run["name"], begun, view.Span(run["problem"], "tag warning")
-    findings = f"{run['findings']}, worst {run['worst']}" if run["findings"] else "none"
-    if run["findings"] is None:
+def _row(run: RunSummary) -> tuple[view.Inline, ...]:
+    begun = (
+        time.strftime("%Y-%m-%d %H:%M", time.localtime(run.listed.created_ns / 1e9)) if run.listed.created_ns else ""
+    )
+    if run.problem:
+        return run.listed.name, begun, view.Span(run.problem, "tag warning")
+    findings = f"{run.findings}, worst {run.worst}" if run.findings else "none"
+    if run.findings is None:
         findings = "not evaluated"
     return (
-        run["name"], begun, run["state"], f"{run['train_steps']:,}", view.duration(run["seconds"]),
-        view.number(run["loss"]), view.number(run["validation_loss"]), str(run["models"]), findings,
+        run.listed.name, begun, run.state, f"{run.train_steps:,}", view.duration(run.seconds), view.number(run.loss),
+        view.number(run.validation_loss), str(run.models), findings,
     )  # fmt: skip

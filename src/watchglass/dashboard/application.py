@@ -29,13 +29,13 @@ from watchglass.dashboard.acting import change_settings, profile_steps, replay_r
 from watchglass.dashboard.compare_page import MOST_RUNS, compare_page
 from watchglass.dashboard.endpoints import Endpoint, described
 from watchglass.dashboard.events import Source, events
-from watchglass.dashboard.listing import Listing, RunRow
+from watchglass.dashboard.listing import Listing
 from watchglass.dashboard.page_parts import Shown
 from watchglass.dashboard.run_pages import RUN_PAGES
 from watchglass.dashboard.runs_page import is_column, opening_html, runs_page
 from watchglass.dashboard.shell import ASSETS, Links, Tab, asset, shell
 from watchglass.dashboard.watched_run import Drawn, Published, WatchedRun
-from watchglass.diagnose import rule_texts
+from watchglass.diagnose import BEING_READ, RunSummary, rule_texts
 from watchglass.errors import CompactedError, InvalidValueError, WatchglassError, in_a_line
 from watchglass.records import Mode
 from watchglass.view import (
@@ -175,7 +175,7 @@ class Dashboard:
                 )
             )  # fmt: skip
 
-        return self._of_run(row, answer, lambda: self._opening(row))
+        return self._of_run(row, answer, self._opening)
 
     def data(self, request: Request) -> Response:
         """What a page of a run shows, as JSON."""
@@ -197,7 +197,7 @@ class Dashboard:
             return _missing("there is no such page")
         return self._of_run(row, lambda watched: answer(self._drawn(request, row, watched, name)))
 
-    def _drawn(self, request: Request, row: RunRow, watched: WatchedRun, name: str) -> Drawn:
+    def _drawn(self, request: Request, row: RunSummary, watched: WatchedRun, name: str) -> Drawn:
         page = RUN_PAGES[name]
         query = {each: request.query_params[each] for each in page.choices if each in request.query_params}
 
@@ -208,7 +208,7 @@ class Dashboard:
 
         return watched.drawn(f"{name}?{sorted(query.items())}", draw)
 
-    def _opening(self, row: RunRow) -> Response:
+    def _opening(self, row: RunSummary) -> Response:
         """What the table says of a run, until it is read."""
         address = self._links.events(run=row.identifier)
         main = opening_html(row)
@@ -300,30 +300,35 @@ class Dashboard:
                 return Response(found.text, media_type=found.kind, headers=kept)
         return _missing("there is no such file")
 
-    def _row(self, request: Request) -> RunRow | None:
+    def _row(self, request: Request) -> RunSummary | None:
         return self._row_of(request.path_params["identifier"])
 
-    def _row_of(self, identifier: str) -> RunRow | None:
+    def _row_of(self, identifier: str) -> RunSummary | None:
         try:
             return self._listing[identifier]
         except KeyError:
             return None
 
     def _of_run(
-        self, row: RunRow, answer: Callable[[WatchedRun], Response], opening: Callable[[], Response] | None = None
+        self,
+        row: RunSummary,
+        answer: Callable[[WatchedRun], Response],
+        opening: Callable[[RunSummary], Response] | None = None,
     ) -> Response:
         """The answer from a run, or why it cannot be read.
 
         Args:
             row: The run.
             answer: Answers.
-            opening: Answers while a run is opened that takes long; without it the answer waits.
+            opening: Answers by what the table knows while a run is opened that takes long; without it the answer waits.
         """
         try:
             location = row.listed.location
             if opening is not None:
-                if (found := self._watched.watch_within(location, _PATIENCE_S)) is None:
-                    return opening()
+                row = row if self._watched.is_open(location) else self._listing.preview(row.identifier)
+                patience_s = 0.0 if row.state == BEING_READ else _PATIENCE_S
+                if (found := self._watched.watch_within(location, patience_s)) is None:
+                    return opening(row)
                 watched = found
             else:
                 watched = self._watched.watch(location)
@@ -389,7 +394,7 @@ def _values(drawn: Drawn, at: float, picture: int, move: int) -> Response:
     return JSONResponse({"x": at, "text": f"{at:,.10g}", "values": [values_at(each, at) for each in pictures]})
 
 
-def _of_watched(row: RunRow, watched: WatchedRun) -> Source:
+def _of_watched(row: RunSummary, watched: WatchedRun) -> Source:
     def change(number: int) -> dict[str, object]:
         run = watched.newest.run
         steps = run.worker().numbers(Mode.TRAIN)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from watchglass.dashboard.listing import RunRow
 from watchglass.dashboard.page_parts import Choices, chosen_steps, empty
 from watchglass.dashboard.shell import Links
 from watchglass.dashboard.watched_run import Published
+from watchglass.diagnose import RunSummary
 from watchglass.errors import UnknownNameError
 from watchglass.view import (
     BY,
@@ -27,7 +27,7 @@ MOST_RUNS, _METRICS = 10, 40
 
 
 def compare_page(
-    rows: Sequence[RunRow], published: Mapping[str, Published], links: Links, query: Mapping[str, str]
+    rows: Sequence[RunSummary], published: Mapping[str, Published], links: Links, query: Mapping[str, str]
 ) -> Sequence[Block]:
     """The page.
 
@@ -62,7 +62,7 @@ def compare_page(
     return comparison_blocks(compared, metric, by, steps, choices)
 
 
-def _compared(row: RunRow, published: Published, links: Links) -> Compared:
+def _compared(row: RunSummary, published: Published, links: Links) -> Compared:
     run, verdict = published.run, published.verdict
 
     def tensor_address(name: str, step: int) -> str:

@@ -6,18 +6,16 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from watchglass.config import Clock
-from watchglass.dashboard.watched_run import Published, WatchedRun, WatchedRuns
+from watchglass.dashboard.watched_run import WatchedRun, WatchedRuns
+from watchglass.diagnose import BEING_READ, RunSummary, preview_of, summary_of
 from watchglass.errors import MissingFileError, in_a_line
 from watchglass.records import Severity
-from watchglass.run import ListedRun, Run, RunSearch, identifier_of, runs_of
+from watchglass.run import RunSearch, identifier_of, runs_of
 from watchglass.store import open_store
-from watchglass.view import colour_of, headline, live_tone, tone
 
 #: Seconds between two rounds while a page is open, and seconds after its last request until it counts as closed.
 _PERIOD_S, _UNWATCHED_S = 2.0, 60.0
@@ -25,57 +23,6 @@ _PERIOD_S, _UNWATCHED_S = 2.0, 60.0
 _LAP_S = 60.0
 #: Runs that have not ended and are kept open, the newest.
 _KEPT = 16
-#: Points of the course of a loss.
-_POINTS = 60
-#: States in which a run may go on.
-_LIVE = ("not finished", "no data")
-
-
-@dataclass(frozen=True)
-class RunRow:
-    """What the table says about a run.
-
-    Attributes:
-        identifier: The run in addresses: a hash of its name.
-        listed: Its name and location, the time of its creation.
-        read: Whether the rest was read.
-        state: ``"finished"``, ``"not finished"`` and so on.
-        sentence: The headline of its verdict.
-        tone: Severity of the verdict, "" for a clean run.
-        worst: The headline of its worst diagnosis, "" for none.
-        steps: Training steps.
-        planned: The planned number of them; None if unknown.
-        seconds: Duration of its steps.
-        loss: Course of the training loss, thinned.
-        colour: Its colour, by the hash of its identifier.
-        problem: Why it cannot be read.
-    """
-
-    identifier: str
-    listed: ListedRun
-    read: bool = False
-    state: str = ""
-    sentence: str = ""
-    tone: str = ""
-    worst: str = ""
-    steps: int = 0
-    planned: int | None = None
-    seconds: float = 0.0
-    loss: tuple[float, ...] = ()
-    colour: str = ""
-    problem: str = ""
-
-    @property
-    def live(self) -> bool:
-        """Whether it may go on."""
-        return self.read and self.state in _LIVE and not self.problem
-
-    @property
-    def seconds_left(self) -> float | None:
-        """Estimated time until its planned end; None if unknown."""
-        if not self.live or self.planned is None or not 0 < self.steps < self.planned:
-            return None
-        return self.seconds * (self.planned - self.steps) / self.steps
 
 
 class Listing:
@@ -100,13 +47,13 @@ class Listing:
         self.runs = WatchedRuns(self.stopping, clock)
         self.number = 0
         self._asked_s = clock.monotonic()
-        self._rows: dict[str, RunRow] = {}
+        self._rows: dict[str, RunSummary] = {}
         self._open: dict[str, WatchedRun] = {}
         self._looked_s: dict[str, float] = {}
         self._again()
 
     @property
-    def rows(self) -> list[RunRow]:
+    def rows(self) -> list[RunSummary]:
         """A row of each run, the newest first; who asks looks at them."""
         self.asked()
         return sorted(self._rows.values(), key=lambda row: (-row.listed.created_ns, row.listed.name))
@@ -115,7 +62,7 @@ class Listing:
         """Someone looks at them."""
         self._asked_s = self._clock.monotonic()
 
-    def __getitem__(self, identifier: str) -> RunRow:
+    def __getitem__(self, identifier: str) -> RunSummary:
         """The row of a run.
 
         Raises:
@@ -144,7 +91,8 @@ class Listing:
             if self.stopping.is_set():
                 return
             since_s = now_s - self._looked_s.get(row.identifier, float("-inf"))
-            if not row.read or (row.live and (row.identifier in self._open or since_s > _LAP_S)):
+            partial = not row.read or row.state == BEING_READ
+            if partial or (row.live and (row.identifier in self._open or since_s > _LAP_S)):
                 self._looked_s[row.identifier] = now_s
                 self._put(self._read(row))
 
@@ -172,22 +120,38 @@ class Listing:
             identifier = identifier_of(each.name)
             known = self._rows.get(identifier)
             if known is None or (known.listed != each and known.problem):
-                self._put(RunRow(identifier, each, read=bool(each.problem), problem=each.problem))
+                self._put(RunSummary(each, read=bool(each.problem), problem=each.problem))
         return {identifier_of(each.name) for each in listed}
 
-    def _put(self, row: RunRow) -> None:
+    def preview(self, identifier: str) -> RunSummary:
+        """The row of a run; where it was not read yet and has very many workers, what is read quickly.
+
+        Raises:
+            KeyError: There is no such run.
+            WatchglassError: It cannot be read.
+        """
+        row = self._rows[identifier]
+        found = preview_of(row.listed) if not row.read else None
+        if found is not None and not self._rows[identifier].read:
+            self._put(found)
+        return found or row
+
+    def _put(self, row: RunSummary) -> None:
         if self._rows.get(row.identifier) != row:
             self._rows = {**self._rows, row.identifier: row}
             self.number += 1
 
-    def _read(self, row: RunRow) -> RunRow:
+    def _read(self, row: RunSummary) -> RunSummary:
         location = row.listed.location
         try:
+            if not row.read:
+                self.preview(row.identifier)
             known = row.identifier in self._open
             watched = self.runs.opened(location)
             if known and not self.runs.is_watched(location):
                 watched.look()
-            found = summed_up(row, watched.newest_unasked, watched.state)
+            published = watched.newest_unasked
+            found = summary_of(published.run, row.listed, judged=published.verdict, state=watched.state)
         except Exception as error:  # of one run among many
             return replace(row, read=True, problem=in_a_line(error))
         if found.live:
@@ -199,43 +163,18 @@ class Listing:
         return found
 
 
-def summed_up(row: RunRow, published: Published, state: str) -> RunRow:
-    """The row of a run by what was read of it, and by how its processes are."""
-    run, verdict = published.run, published.verdict
-    worst = max(verdict.diagnoses, key=lambda each: each.severity.rank, default=None)
-    return replace(
-        row, read=True, problem="", state=state, sentence=headline(verdict),
-        tone=live_tone(verdict) if state in _LIVE else tone(verdict),
-        worst=worst.headline if worst is not None else "", steps=verdict.train_steps,
-        planned=verdict.planned_train_steps, seconds=verdict.seconds, loss=_thinned(run),
-        colour=colour_of(run.manifest.run_id),
-    )  # fmt: skip
-
-
-def _thinned(run: Run) -> tuple[float, ...]:
-    """The course of the loss, the mean of each of 60 stretches and then the last loss; what is not finite stays so."""
-    if not run.worker().has("loss"):
-        return ()
-    _, values = run.scalars("loss")
-    begins = np.unique(np.linspace(0, len(values), _POINTS + 1).astype(int)[:-1])
-    if not len(values):
-        return ()
-    counts = np.diff([*begins.tolist(), len(values)])
-    return (*(np.add.reduceat(values, begins) / counts).tolist()[:-1], float(values[-1]))
-
-
 #: How rows are sorted, by the name of a column; the first of each is that of the greatest need.
-SORTS: dict[str, Callable[[RunRow], Any]] = {
+SORTS: dict[str, Callable[[RunSummary], Any]] = {
     "started": lambda row: -row.listed.created_ns,
     "run": lambda row: row.listed.name,
     "state": lambda row: (not row.live, row.state),
-    "verdict": lambda row: (-Severity(row.tone).rank if row.tone else 1, row.sentence),
-    "steps": lambda row: -row.steps,
-    "loss": lambda row: row.loss[-1] if row.loss and not math.isnan(row.loss[-1]) else math.inf,
+    "verdict": lambda row: (-Severity(row.tone).rank if row.tone else 1, row.headline),
+    "steps": lambda row: -row.train_steps,
+    "loss": lambda row: row.losses[-1] if row.losses and not math.isnan(row.losses[-1]) else math.inf,
 }
 
 
-def chosen(rows: Iterable[RunRow], query: str, sort: str) -> list[RunRow]:
+def chosen(rows: Iterable[RunSummary], query: str, sort: str) -> list[RunSummary]:
     """The rows that have all words of a query, sorted by a column; ``"-loss"`` is the other way round.
 
     Raises:
@@ -243,8 +182,8 @@ def chosen(rows: Iterable[RunRow], query: str, sort: str) -> list[RunRow]:
     """
     words = query.lower().split()
 
-    def text(row: RunRow) -> str:
-        return " ".join((row.listed.name, row.state, row.sentence, row.worst, row.problem)).lower()
+    def text(row: RunSummary) -> str:
+        return " ".join((row.listed.name, row.state, row.headline, row.worst_diagnosis, row.problem)).lower()
 
     found = [row for row in rows if all(word in text(row) for word in words)]
     return sorted(found, key=SORTS[sort.removeprefix("-")], reverse=sort.startswith("-"))

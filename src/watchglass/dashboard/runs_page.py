@@ -6,8 +6,9 @@ import math
 import time
 from collections.abc import Sequence
 
-from watchglass.dashboard.listing import SORTS, RunRow, chosen
+from watchglass.dashboard.listing import SORTS, chosen
 from watchglass.dashboard.shell import Links
+from watchglass.diagnose import BEING_READ, RunSummary
 from watchglass.records import count
 from watchglass.view import SYMBOLS, duration, escaped, number, sparkline
 
@@ -16,7 +17,7 @@ ROWS = 100
 _TITLES = {"run": "run", "state": "state", "verdict": "verdict", "steps": "steps", "loss": "loss", "started": "started"}
 
 
-def runs_page(rows: Sequence[RunRow], links: Links, *, query: str = "", sort: str = "", page: int = 1) -> str:
+def runs_page(rows: Sequence[RunSummary], links: Links, *, query: str = "", sort: str = "", page: int = 1) -> str:
     """The table as HTML.
 
     Args:
@@ -61,7 +62,7 @@ def _head(links: Links, query: str, sort: str) -> str:
     return "".join(cells)
 
 
-def _row(row: RunRow, links: Links) -> str:
+def _row(row: RunSummary, links: Links) -> str:
     begun = row.listed.created_ns
     started = time.strftime("%Y-%m-%d %H:%M", time.localtime(begun / 1e9)) if begun else ""
     name = f'<a href="{links.run(row.identifier)}">{escaped(row.listed.name)}</a>'
@@ -70,7 +71,7 @@ def _row(row: RunRow, links: Links) -> str:
         "state": _state(row),
         "verdict": _verdict(row),
         "steps": _steps(row),
-        "loss": f"{_course(row)} {number(row.loss[-1])}" if row.loss else "",
+        "loss": f"{_course(row)} {number(row.losses[-1])}" if row.losses else "",
         "started": started,
     }
     inner = "".join(f'<td data-title="{_TITLES[name]}">{cell}</td>' for name, cell in cells.items())
@@ -80,40 +81,56 @@ def _row(row: RunRow, links: Links) -> str:
     return f'<tr data-key="{row.identifier}">{inner}<td>{chosen}</td></tr>'
 
 
-def _course(row: RunRow) -> str:
-    return sparkline(row.loss, "course of the loss", row.colour)
+def _course(row: RunSummary) -> str:
+    return sparkline(row.losses, "course of the loss", row.colour)
 
 
-def _state(row: RunRow) -> str:
+def _state(row: RunSummary) -> str:
     if not row.read:
         return "not read yet"
     left = f"<br><small>about {duration(row.seconds_left)} left</small>" if row.seconds_left is not None else ""
     return f"{escaped(row.state)}{left}"
 
 
-def _verdict(row: RunRow) -> str:
+def _verdict(row: RunSummary) -> str:
     if row.problem:
         return f'<span class="tag warning">▲</span> {escaped(row.problem)}'
     if not row.read:
         return ""
     sign = f'<span class="tag {row.tone or "healthy"}" aria-hidden="true">{SYMBOLS[row.tone]}</span>'
-    worst = f"<br><small>{escaped(row.worst)}</small>" if row.worst else ""
-    return f"{sign} {escaped(row.sentence)}{worst}"
+    worst = f"<br><small>{escaped(row.worst_diagnosis)}</small>" if row.worst_diagnosis else ""
+    return f"{sign} {escaped(row.headline)}{worst}"
 
 
-def opening_html(row: RunRow) -> str:
+def opening_html(row: RunSummary) -> str:
     """What the table knows of a run, for its page while the run is opened."""
     known = f"<p>{_verdict(row)}</p><p>{_course(row)}</p>" if row.read else ""
+    if row.state == BEING_READ:
+        sentence = (
+            f"So far the verdict, and one of {row.workers:,} workers, were read: {row.train_steps:,} training steps"
+        )
+        loss = f", loss {number(row.losses[-1])}" if row.losses else ""
+        known = f"<p>{sentence}{loss}.</p>{known}{_accused(row)}"
     return f'<p class="empty">The run is being opened. This page appears as soon as it is read.</p>{known}'
 
 
-def _steps(row: RunRow) -> str:
+def _accused(row: RunSummary) -> str:
+    rows = "".join(
+        f'<tr><td>{escaped(each.worker)}</td><td><span class="tag {each.severity}">{SYMBOLS[each.severity]}</span> '
+        f"{escaped(each.severity)}</td><td>{each.findings:,}</td><td>{each.step:,}</td></tr>"
+        for each in row.accused
+    )
+    head = "<tr><th>worst workers</th><th></th><th>findings</th><th>since step</th></tr>"
+    return f"<table><thead>{head}</thead><tbody>{rows}</tbody></table>" if rows else ""
+
+
+def _steps(row: RunSummary) -> str:
     if not row.read or row.problem:
         return ""
-    if row.planned is None:
-        return f"{row.steps:,}"
-    share = f'<br><progress max="{row.planned}" value="{row.steps}" aria-label="progress"></progress>'
-    return f"{row.steps:,} of {row.planned:,}{share if row.live else ''}"
+    if row.planned_train_steps is None:
+        return f"{row.train_steps:,}"
+    share = f'<br><progress max="{row.planned_train_steps}" value="{row.train_steps}" aria-label="progress"></progress>'
+    return f"{row.train_steps:,} of {row.planned_train_steps:,}{share if row.live else ''}"
 
 
 def _pages(links: Links, query: str, sort: str, page: int, pages: int) -> str:

@@ -309,6 +309,11 @@ class WatchedRuns:
         except NotYet:
             return None
 
+    def is_open(self, location: str) -> bool:
+        """Whether it is open already."""
+        with self._lock:
+            return location in self._open
+
     def is_watched(self, location: str) -> bool:
         """Whether a thread reads it again and again."""
         with self._lock:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from watchglass import diagnose, view
 from watchglass.config import RuleSpec, environment, suggest
-from watchglass.errors import InvalidValueError, MissingFileError, UnknownNameError, in_a_line
+from watchglass.errors import InvalidValueError, MissingFileError, UnknownNameError
 from watchglass.questions.answers import (
     ActionAnswer,
     BacktestAnswer,
@@ -36,7 +36,6 @@ from watchglass.questions.answers import (
     RunsAnswer,
     SeriesAnswer,
     VerdictAnswer,
-    shown,
     shown_or_none,
 )
 from watchglass.questions.series import first_difference, last_values, series_answer
@@ -47,6 +46,7 @@ from watchglass.run import (
     RunSearch,
     identifier_of,
     is_judged,
+    may_go_on,
     open_run,
     request_stop,
     runs_of,
@@ -72,10 +72,12 @@ class Questions:
     Attributes:
         location: A run, or a folder or prefix of runs.
         sleep: Waits so many seconds.
+        summaries: What was read of runs for lists.
     """
 
     location: str
     sleep: Callable[[float], None] = time.sleep
+    summaries: diagnose.Summaries = field(default_factory=diagnose.Summaries)
 
     # Runs
 
@@ -88,7 +90,7 @@ class Questions:
         """
         found = [each for each in self._listed() if all(word in each.name.lower() for word in search.lower().split())]
         newest = sorted(found, key=lambda each: (-each.created_ns, each.name))[: max(1, min(limit, _RUNS))]
-        return RunsAnswer(self.location, len(found), [_listed_answer(each) for each in newest])
+        return RunsAnswer(self.location, len(found), [_listed_answer(self.summaries.of(each)) for each in newest])
 
     def verdict(self, run: str) -> VerdictAnswer:
         """Give the verdict on a run: diagnoses with likely causes, evidence and what to try, and the findings.
@@ -304,7 +306,7 @@ class Questions:
         while True:
             new = [each for each in opened.journal.findings if each.id not in seen]
             state = state_of(opened)
-            ended = state not in ("not finished", "no data") and (is_judged(opened) or not _being_judged(opened))
+            ended = not may_go_on(state) and (is_judged(opened) or not _being_judged(opened))
             left_s = until_s - time.monotonic()
             if new or ended or left_s <= 0:
                 steps = diagnose.verdict(opened).train_steps
@@ -361,22 +363,12 @@ class Questions:
         return listed, open_run(listed.location)
 
 
-def _listed_answer(listed: ListedRun) -> RunAnswer:
-    started = datetime.fromtimestamp(listed.created_ns / 1e9, timezone.utc).isoformat(timespec="seconds")
-    identifier, problem = identifier_of(listed.name), listed.problem
-    if not problem:
-        try:
-            run = open_run(listed.location)
-            verdict = diagnose.verdict(run)
-            values = run.scalars("loss")[1] if run.worker().has("loss") else np.empty(0)
-            loss = shown(float(values[-1])) if len(values) else None
-            return RunAnswer(
-                identifier, listed.name, state_of(run), view.headline(verdict), verdict.train_steps,
-                verdict.planned_train_steps, loss, started, "",
-            )  # fmt: skip
-        except Exception as error:  # of one run among many
-            problem = in_a_line(error)
-    return RunAnswer(identifier, listed.name, "unreadable", "", 0, None, None, started, problem)
+def _listed_answer(run: diagnose.RunSummary) -> RunAnswer:
+    started = datetime.fromtimestamp(run.listed.created_ns / 1e9, timezone.utc).isoformat(timespec="seconds")
+    return RunAnswer(
+        run.identifier, run.listed.name, "unreadable" if run.problem else run.state, run.headline, run.train_steps,
+        run.planned_train_steps, shown_or_none(run.loss), started, run.problem,
+    )  # fmt: skip
 
 
 def _verdict_answer(listed: ListedRun, run: Run, verdict: Verdict, *, evaluated: bool) -> VerdictAnswer:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from watchglass.run.ending import (
         Ending as Ending,
         ending_of as ending_of,
+        may_go_on as may_go_on,
         sighting_of as sighting_of,
         state_of as state_of,
     )

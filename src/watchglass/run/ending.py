@@ -103,6 +103,11 @@ def state_of(run: RunRecords) -> str:
     return "not finished" if run.workers else "no data"
 
 
+def may_go_on(state: str) -> bool:
+    """Whether a run in a state of :func:`state_of` may still record something."""
+    return state in ("not finished", "no data")
+
+
 def _newest(run: RunRecords) -> int:
     if run.fixed_attempt is not None:
         return run.fixed_attempt

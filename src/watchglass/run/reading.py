@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from copy import copy
 
 from watchglass.errors import CompactedError, DamagedDataError
@@ -70,6 +71,7 @@ class Reading:
     Args:
         store: The store of the run.
         steps: Keep only these TRAIN steps, half-open, and the evaluations after them; all if None.
+        workers: Read only these workers; all if None.
 
     Attributes:
         tables: The records of each worker, by attempt and name.
@@ -77,15 +79,18 @@ class Reading:
         journal: The evaluator's records.
     """
 
-    def __init__(self, store: Store, steps: tuple[int, int] | None = None) -> None:
+    def __init__(
+        self, store: Store, steps: tuple[int, int] | None = None, workers: Collection[str] | None = None
+    ) -> None:
         self._store = store
         self._steps = steps
+        self._workers = workers
         self._stopped: tuple[list[Problem], list[Problem]] | None = None
         self.restart()
 
     def restart(self) -> None:
         """Forget everything; the next :meth:`refresh` reads it again."""
-        self._reader = RunReader(self._store, leave=(FrameKind.STATISTICS, FrameKind.SAMPLES))
+        self._reader = RunReader(self._store, leave=(FrameKind.STATISTICS, FrameKind.SAMPLES), workers=self._workers)
         self.tables: dict[tuple[int, str], WorkerTables] = {}
         self.streams = Streams(self._store)
         self.journal = Journal()

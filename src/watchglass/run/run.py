@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Any, TypeVar, overload
 
@@ -45,7 +45,13 @@ Kind = TypeVar("Kind", bound=DeclaredFact)
 _MOST_ROWS = 100
 
 
-def open_run(path: str | os.PathLike[str], *, attempt: int | None = None, steps: Range | None = None) -> Run:
+def open_run(
+    path: str | os.PathLike[str],
+    *,
+    attempt: int | None = None,
+    steps: Range | None = None,
+    workers: Collection[str] | None = None,
+) -> Run:
     """The run at a path, with everything read that was written so far; :meth:`Run.refresh` reads on.
 
     Args:
@@ -53,6 +59,7 @@ def open_run(path: str | os.PathLike[str], *, attempt: int | None = None, steps:
         attempt: Read one attempt alone, in its own numbers; None for the steps that count over all attempts.
         steps: Open only these TRAIN steps, and the evaluations that followed them; bounds time and memory. Where the
             run was resumed within them, evaluations are counted from the first opened one.
+        workers: Read only these workers, as if there were no others; bounds time and memory.
 
     Raises:
         MissingFileError: There is nothing at the path.
@@ -61,7 +68,7 @@ def open_run(path: str | os.PathLike[str], *, attempt: int | None = None, steps:
         UnknownNameError: There is no such attempt.
         InvalidValueError: The steps are not a range.
     """
-    return Run(open_store(os.fspath(path)), attempt=attempt, steps=steps)
+    return Run(open_store(os.fspath(path)), attempt=attempt, steps=steps, workers=workers)
 
 
 class Run(RunRecords):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection
 from copy import copy
 from typing import TYPE_CHECKING
 
@@ -41,7 +42,14 @@ class RunRecords:
         reading: Everything that was read, with the step numbers of the attempts.
     """
 
-    def __init__(self, store: Store, *, attempt: int | None = None, steps: Range | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        attempt: int | None = None,
+        steps: Range | None = None,
+        workers: Collection[str] | None = None,
+    ) -> None:
         self.store = store
         self.location = store.location
         self.manifest: Manifest = read_manifest(store)
@@ -49,7 +57,7 @@ class RunRecords:
         self.attempt = attempt or 0
         self.seams: tuple[Seam, ...] = ()
         self.cursor = Cursor()
-        self.reading = Reading(store, self.opened_steps)
+        self.reading = Reading(store, self.opened_steps, workers)
         self.fixed_attempt = attempt
         self._matches: dict[int, int | None] = {}
         self._lineage: Lineage | None = None

@@ -12,12 +12,11 @@ import numpy as np
 
 from watchglass.config import joined, suggest
 from watchglass.errors import MissingFileError, UnknownNameError, in_a_line
-from watchglass.records import Mode, Severity, count
-from watchglass.run.ending import state_of
+from watchglass.lazy_imports import named
+from watchglass.records import Mode, count
 from watchglass.run.markup import page
 from watchglass.run.run import Run, open_run
 from watchglass.run.search import RunSearch
-from watchglass.run.summaries import count_steps, leaders_of
 from watchglass.run.table import Table
 from watchglass.store import open_store, read_manifest
 
@@ -86,7 +85,7 @@ class Runs:
     def __init__(self, location: str, listed: list[ListedRun]) -> None:
         self.location = location
         self.listed = listed
-        self._summaries: dict[str, dict[str, Any]] = {}
+        self._summaries: Any = None
 
     @property
     def names(self) -> list[str]:
@@ -125,9 +124,9 @@ class Runs:
 
     def table(self) -> Table:
         """One row per run: ``name, created, state, attempts, workers, models, train_steps, eval_steps, loss,
-        validation_loss, findings, worst, seconds, problem, location``. Of several ``models`` the losses are those of
-        the first; ``run.models`` has all. ``findings`` is None where no rule was evaluated. Opens each run that was not
-        opened before.
+        validation_loss, findings, worst, seconds, headline, problem, location``. Of several ``models`` the losses are
+        those of the first; ``run.models`` has all. ``findings`` is None where no rule was evaluated, ``headline`` the
+        verdict by what the evaluator has written. Opens each run that was not opened before, or has changed since.
         """  # noqa: D205
         return Table("runs", self._table)
 
@@ -173,10 +172,19 @@ class Runs:
         return page(self.location, count(len(self), "run"), [name.replace("_", " ") for name in header], rows)
 
     def _summary(self, listed: ListedRun) -> dict[str, Any]:
-        found = self._summaries.get(listed.name)
-        if found is None:
-            found = self._summaries[listed.name] = _summary(listed)
-        return found
+        """What lists say about a run: a :class:`~watchglass.diagnose.RunSummary` as a row of :meth:`table`."""
+        if self._summaries is None:
+            self._summaries = named("watchglass.diagnose:Summaries")()
+        found = self._summaries.of(listed)
+        row = {
+            "name": listed.name, "created": listed.created_ns // 1000 or None, "problem": found.problem or None,
+            "location": listed.location,
+        }  # fmt: skip
+        if found.problem:
+            return row
+        same = ("state", "attempts", "workers", "models", "train_steps", "eval_steps", "loss", "validation_loss",
+                "findings", "seconds", "headline")  # fmt: skip
+        return {**row, **{name: getattr(found, name) for name in same}, "worst": found.worst or None}
 
     def _table(self) -> pyarrow.Table:
         import pyarrow as pa
@@ -185,35 +193,9 @@ class Runs:
             "name": pa.string(), "created": pa.timestamp("us", "UTC"), "state": pa.string(), "attempts": pa.int64(),
             "workers": pa.int64(), "models": pa.int64(), "train_steps": pa.int64(), "eval_steps": pa.int64(),
             "loss": pa.float64(), "validation_loss": pa.float64(), "findings": pa.int64(), "worst": pa.string(),
-            "seconds": pa.float64(), "problem": pa.string(), "location": pa.string(),
+            "seconds": pa.float64(), "headline": pa.string(), "problem": pa.string(), "location": pa.string(),
         }  # fmt: skip
         return pa.Table.from_pylist([self._summary(each) for each in self.listed], pa.schema(kinds))
-
-
-def _summary(listed: ListedRun) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "name": listed.name, "created": listed.created_ns // 1000 or None, "problem": listed.problem or None,
-        "location": listed.location,
-    }  # fmt: skip
-    if listed.problem:
-        return found
-    try:
-        run = open_run(listed.location)
-        findings = run.journal.findings
-        models = run.models
-        found.update(
-            state=state_of(run), attempts=len(run.attempts), workers=len(run.workers), models=len(models),
-            train_steps=count_steps(run, Mode.TRAIN), eval_steps=count_steps(run, Mode.EVAL),
-            loss=models[0].training_loss if models else None,
-            validation_loss=models[0].validation_loss if models else None,
-            findings=len(findings) if findings or run.journal.statuses else None,
-            worst=max((each.severity for each in findings), key=lambda severity: Severity(severity).rank).value
-            if findings else None,
-            seconds=max(run.worker(name).seconds for name in leaders_of(run)),
-        )  # fmt: skip
-    except Exception as error:
-        found["problem"] = in_a_line(error)
-    return found
 
 
 def _aligned(courses: dict[str, Any]) -> pyarrow.Table:

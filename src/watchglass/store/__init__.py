@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from watchglass.store.claim import (
         Claim as Claim,
         claim_worker as claim_worker,
+        claimed_workers as claimed_workers,
         claims_of_worker as claims_of_worker,
         claims_of_workers as claims_of_workers,
         holder_of as holder_of,

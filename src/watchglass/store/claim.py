@@ -131,6 +131,11 @@ def claims_of_workers(store: Store, attempt: int) -> dict[str, list[Claim]]:
     }
 
 
+def claimed_workers(store: Store, attempt: int) -> list[str]:
+    """Names of the workers of an attempt, in order of rank; one listing, no claim is read."""
+    return list(paths_of_claims(store.list(layout.workers(attempt))))
+
+
 def read_claims(store: Store, attempt: int) -> dict[str, Claim]:
     """The newest claim of each worker of an attempt, in order of rank; unreadable ones are omitted.
 

@@ -142,7 +142,7 @@ class TopApp(App[None]):
         if drawn == self._drawn:
             return
         self._drawn = drawn
-        self._parts["verdict"].update(_verdict(look.verdict, live=look.live, width=self.size.width))
+        self._parts["verdict"].update(_verdict(look.verdict, live=look.summary.live, width=self.size.width))
         self._parts["numbers"].update(Text(look.numbers(), style="bold"))
         self._parts["loss"].update(_loss(look, self.size.width))
         self._parts["time"].update(_time(look))

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from watchglass import diagnose, view
 from watchglass.config import Clock
+from watchglass.diagnose import RunSummary
 from watchglass.errors import in_a_line
 from watchglass.records import Finding, Mode, Verdict, count
-from watchglass.run import Run, is_judged, last_step_ns, open_run, state_of, usage_of
+from watchglass.run import Run, is_judged, last_step_ns, open_run, usage_of
 
 #: Seconds between two looks at a run in a folder; an object store says itself.
 _PERIOD_S = 0.5
@@ -22,8 +23,6 @@ _PERIOD_S = 0.5
 _PAUSE_RATIO = 4.0
 #: Steps whose phases are shown, the newest.
 _PHASED = 200
-#: States in which a run may go on.
-_LIVE = ("not finished", "no data")
 #: Scalars whose last value is shown beside the loss.
 _SHOWN = ("learning_rate", "accuracy", "gradient_norm")
 
@@ -33,8 +32,7 @@ class RunLook:
     """A run at one moment. Never changes.
 
     Attributes:
-        location: Its location.
-        state: ``"finished"``, ``"not finished"`` and so on.
+        summary: What lists say about it: state, headline, progress.
         verdict: The verdict by the findings of its evaluator.
         steps: The training steps with a loss, int64[n], ascending.
         loss: Their losses, float64[n].
@@ -47,8 +45,7 @@ class RunLook:
         problem: Why it cannot be read now, "" if it can.
     """
 
-    location: str
-    state: str
+    summary: RunSummary
     verdict: Verdict
     steps: NDArray[np.int64]
     loss: NDArray[np.float64]
@@ -61,39 +58,25 @@ class RunLook:
     problem: str = ""
 
     @property
-    def live(self) -> bool:
-        """Whether it may go on."""
-        return self.state in _LIVE
+    def location(self) -> str:
+        """Its location."""
+        return self.summary.listed.location
 
     @property
     def findings(self) -> list[Finding]:
         """The findings, the most severe first, then by step."""
         return sorted(self.verdict.findings, key=lambda each: (-each.severity.rank, each.step))
 
-    @property
-    def done_ratio(self) -> float | None:
-        """The share of the planned steps that are over; None if unknown."""
-        planned = self.verdict.planned_train_steps
-        return min(self.verdict.train_steps / planned, 1.0) if planned else None
-
-    @property
-    def seconds_left(self) -> float | None:
-        """Estimated time until the planned end; None if unknown or over."""
-        planned, done = self.verdict.planned_train_steps, self.verdict.train_steps
-        if not self.live or not planned or not 0 < done < planned:
-            return None
-        return self.verdict.seconds * (planned - done) / done
-
     def progress(self, now_ns: int) -> str:
         """``"not finished · 120 of 1,000 training steps (12 %), about 3 min left · last step 2 s ago"``."""
-        planned = self.verdict.planned_train_steps
-        steps = count(self.verdict.train_steps, "training step")
-        if planned:
-            steps = f"{self.verdict.train_steps:,} of {count(planned, 'training step')}"
-        steps += f" ({view.percent(self.done_ratio)})" if self.done_ratio is not None else ""
-        steps += f", about {view.duration(self.seconds_left)} left" if self.seconds_left is not None else ""
-        parts = [self.state, steps]
-        if self.live and self.last_ns is not None:
+        run = self.summary
+        steps = count(run.train_steps, "training step")
+        if run.planned_train_steps:
+            steps = f"{run.train_steps:,} of {count(run.planned_train_steps, 'training step')}"
+        steps += f" ({view.percent(run.done_ratio)})" if run.done_ratio is not None else ""
+        steps += f", about {view.duration(run.seconds_left)} left" if run.seconds_left is not None else ""
+        parts = [run.state, steps]
+        if run.live and self.last_ns is not None:
             parts.append(f"last step {view.duration(max(0, round((now_ns - self.last_ns) / 1e9)))} ago")
         parts.append(self.evaluated)
         return " · ".join(parts)
@@ -127,8 +110,9 @@ def look_at(run: Run, problem: str = "") -> RunLook:
         evaluated = "rules are evaluated"
     else:
         evaluated = "rules not evaluated: watchglass check does"
+    verdict = diagnose.verdict(run)
     return RunLook(
-        run.location, state_of(run), diagnose.verdict(run), steps, loss, last,
+        diagnose.summary_of(run, judged=verdict), verdict, steps, loss, last,
         {name: share for name, share in shares.items() if share > 0}, whole / len(values) if whole else None,
         tuple(view.usage_sentence(each) for each in usage_of(run)), evaluated, last_step_ns(worker), problem,
     )  # fmt: skip
@@ -136,16 +120,16 @@ def look_at(run: Run, problem: str = "") -> RunLook:
 
 def look_json(look: RunLook) -> str:
     """A look as JSON, with texts for numbers that JSON lacks."""
-    verdict = look.verdict
+    run, verdict = look.summary, look.verdict
     return view.strict_json(
         {
             "run": look.location,
-            "state": look.state,
+            "state": run.state,
             "status": verdict.status,
-            "headline": view.headline(verdict),
-            "train_steps": verdict.train_steps,
-            "planned_train_steps": verdict.planned_train_steps,
-            "seconds_left": look.seconds_left,
+            "headline": run.headline,
+            "train_steps": run.train_steps,
+            "planned_train_steps": run.planned_train_steps,
+            "seconds_left": run.seconds_left,
             "loss": {"step": int(look.steps[-1]), "value": float(look.loss[-1])} if len(look.loss) else None,
             "last": look.last,
             "phases": look.phases,

@@ -6,6 +6,7 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -206,8 +207,38 @@ def test_a_run_is_opened_once_and_its_page_comes_before(
     assert event["event"] == "changed"
     assert "1 training step" in client.get(f"/r/{run}").text
     listing.look()  # the table has what the page has
-    assert listing.rows[0].steps == 1
+    assert listing.rows[0].train_steps == 1
     assert opened == [growing.store.location]
+
+
+def test_the_page_of_a_run_of_many_workers_begins_with_its_worst_workers(
+    tmp_path: Path, listing_of: Listings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with RunBuilder(tmp_path / "runs" / "many", workers=70) as builder:
+        builder.step({"scalars": {"loss": 0.5}})
+        builder.leave()
+    with JournalWriter(builder.store) as writer:
+        writer.write([replace(finding(), worker="worker_42")])
+    go_on = threading.Event()
+
+    class Slow(WatchedRun):
+        def __init__(self, location: str, clock: Clock) -> None:
+            go_on.wait(PATIENCE_S)
+            super().__init__(location, clock)
+
+    monkeypatch.setattr(watched_run, "WatchedRun", Slow)
+    listing = listing_of(builder)
+    client, run = client_of(listing)
+    page = client.get(f"/r/{run}").text
+    assert "one of 70 workers" in page
+    assert "1 error" in page
+    assert "loss 0.5" in page
+    assert "<td>worker_42</td>" in page
+    go_on.set()
+    client.get(f"/events?run={run}&limit=1")
+    assert "is being opened" not in client.get(f"/r/{run}").text
+    listing.look()
+    assert (listing.rows[0].state, listing.rows[0].workers) == ("finished", 70)
 
 
 def events(text: str) -> list[dict[str, str]]:
@@ -246,7 +277,7 @@ def test_the_table_takes_in_new_runs_and_what_they_record(growing: RunBuilder, t
     listing = Listing(str(tmp_path / "runs"))
     listing.look()
     (row,) = listing.rows
-    assert (row.steps, row.state, row.live) == (1, "not finished", True)
+    assert (row.train_steps, row.state, row.live) == (1, "not finished", True)
     number = listing.number
     listing.look()
     assert listing.number == number
@@ -255,8 +286,8 @@ def test_the_table_takes_in_new_runs_and_what_they_record(growing: RunBuilder, t
     listing.look()
     assert listing.number > number
     later, row = listing.rows
-    assert (row.steps, row.loss[-1]) == (2, 0.25)
-    assert (later.listed.name, later.steps, later.live) == ("later", 3, False)
+    assert (row.train_steps, row.losses[-1]) == (2, 0.25)
+    assert (later.listed.name, later.train_steps, later.live) == ("later", 3, False)
 
 
 def test_the_table_ends_a_long_loss_with_its_last_value(tmp_path: Path) -> None:
@@ -264,7 +295,7 @@ def test_the_table_ends_a_long_loss_with_its_last_value(tmp_path: Path) -> None:
     listing = Listing(str(tmp_path / "runs"))
     listing.look()
     (row,) = listing.rows
-    assert (len(row.loss), row.loss[-1]) == (60, 1 / 200)
+    assert (len(row.losses), row.losses[-1]) == (60, 1 / 200)
 
 
 def test_a_run_that_goes_on_is_no_reason_to_worry_until_it_is_lost(

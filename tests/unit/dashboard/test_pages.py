@@ -13,11 +13,11 @@ import pytest
 from starlette.testclient import TestClient
 
 from dashboards import HOSTILE
-from watchglass.dashboard.listing import Listing, RunRow, chosen, identifier_of
+from watchglass.dashboard.listing import Listing, chosen
 from watchglass.dashboard.run_pages import RUN_PAGES
 from watchglass.dashboard.runs_page import runs_page
 from watchglass.dashboard.shell import Links
-from watchglass.diagnose import verdict
+from watchglass.diagnose import RunSummary, verdict
 from watchglass.run import ListedRun, open_run
 from watchglass.testing import Step, build_run
 from watchglass.view import LAYER_FIELDS, colour_of, headline, number
@@ -198,9 +198,9 @@ def test_the_table_says_of_each_run_what_its_verdict_says(client: TestClient, fo
     assert "3 runs" in page.text
 
 
-def rows(count: int) -> list[RunRow]:
+def rows(count: int) -> list[RunSummary]:
     return [
-        RunRow(identifier_of(f"r{n}"), ListedRun(f"r{n}", f"/runs/r{n}", n + 1), read=True, state="finished", steps=n)
+        RunSummary(ListedRun(f"r{n}", f"/runs/r{n}", n + 1), read=True, state="finished", train_steps=n)
         for n in range(count)
     ]
 
