@@ -77,6 +77,7 @@ FRAMEWORKS = {
         discovers=True,
         module="pytorch_lightning.trainer.trainer",
     ),
+    "keras": Entry(modules="watchglass.capture.keras.structure:KerasModules", over=("torch",)),
     "xgboost": Entry(
         loop="watchglass.capture.xgboost:XGBoostLoop",
         add="give callbacks=[watchglass.callback('xgboost')] to xgboost.train, xgboost.cv or the estimator",
