@@ -40,6 +40,7 @@ class Entry(NamedTuple):
 
 
 _PYTORCH = "watchglass.capture.pytorch"
+_TENSORFLOW = "watchglass.capture.tensorflow"
 
 #: Frameworks by import name. Each is listed below those that it stands on: if several know a model, the lowest drives.
 FRAMEWORKS = {
@@ -76,6 +77,9 @@ FRAMEWORKS = {
         drives=False,
         discovers=True,
         module="pytorch_lightning.trainer.trainer",
+    ),
+    "tensorflow": Entry(
+        arrays=f"{_TENSORFLOW}:TensorFlowArrays",
     ),
     "keras": Entry(modules="watchglass.capture.keras.structure:KerasModules", over=("torch",)),
     "xgboost": Entry(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from watchglass.capture import FRAMEWORKS
 
-ADAPTERS = {"pytorch", "xgboost", "transformers", "accelerate", "lightning", "keras"}
+ADAPTERS = {"pytorch", "xgboost", "transformers", "accelerate", "lightning", "keras", "tensorflow"}
 
 
 def test_files_of_capture_outside_the_adapters_load_no_framework(repository: Path) -> None:
