@@ -32,8 +32,12 @@ def export(
     ],
     to: Annotated[str, option("--to parquet|tensorboard|wandb", "Format.")] = "parquet",
     histograms: Annotated[
-        bool, option("--histograms", "Include the histograms in Parquet, as lists. TensorBoard always gets them.")
-    ] = False,
+        bool | None,
+        option(
+            "--histograms/--no-histograms",
+            "Include the histograms, in Parquet as lists. [default: for TensorBoard yes, for Parquet no]",
+        ),
+    ] = None,
 ) -> None:
     """Write a run as tidy Parquet tables for pandas, polars, DuckDB or Spark, or for TensorBoard or Weights & Biases.
 
@@ -44,16 +48,16 @@ def export(
     from watchglass.run import open_run
 
     check_choice("--to", to, ("parquet", "tensorboard", "wandb"))
-    if to != "parquet" and histograms:
-        raise InvalidValueError("--histograms is for --to parquet; TensorBoard always gets histograms, wandb never")
+    if to == "wandb" and histograms:
+        raise InvalidValueError("--histograms is for --to parquet and --to tensorboard; wandb never gets histograms")
     if to != "tensorboard":
         view.check_export_path(output)
     with working("reading the run"):
         opened = open_run(run)
     if to == "parquet":
-        _write_parquet(opened, output, histograms=histograms)
+        _write_parquet(opened, output, histograms=bool(histograms))
     elif to == "tensorboard":
-        _write_events(opened, output)
+        _write_events(opened, output, histograms=histograms is not False)
     else:
         _write_offline(opened, output)
     for problem in opened.problems:
@@ -68,10 +72,11 @@ def _write_parquet(run: Run, output: str, *, histograms: bool) -> None:
         typer.echo(f"  {file.name:<20} {count(file.rows, 'row'):>16}  {view.size(file.bytes):>9}")
 
 
-def _write_events(run: Run, output: str) -> None:
+def _write_events(run: Run, output: str, *, histograms: bool) -> None:
     from watchglass.trackers import TensorBoardExport
 
-    with working("writing event files"), closing(TensorBoardExport(run, output, diagnose.verdict)) as export:
+    opened = TensorBoardExport(run, output, diagnose.verdict, histograms=histograms)
+    with working("writing event files"), closing(opened) as export:
         export.write_new(ended=run.finished or bool(run.lost))
     written = export.written
     parts = (count(written.steps, "step"), count(written.scalars, "scalar"), count(written.histograms, "histogram"))

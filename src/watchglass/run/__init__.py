@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         Samples as Samples,
         Usage as Usage,
         levels_of as levels_of,
+        sampled_after as sampled_after,
         usage_of as usage_of,
     )
     from watchglass.run.search import RunSearch as RunSearch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -168,6 +168,34 @@ def levels_of(run: RunRecords) -> list[MetricLevel]:
                     mean = float(known.mean())
                     found.append(MetricLevel(stream, name, instance, series.unit, high, p99, p95, p50, low, mean, p5))
     return found
+
+
+class SampledMoment(NamedTuple):
+    """All metrics of a machine at one time."""
+
+    wall_ns: int  #: Wall time in UTC.
+    row: Any  #: The row, which is decoded when it is asked for.
+
+    def values(self) -> dict[str, dict[str, float]]:
+        """By metric and instance, without NaN and without those of single processes."""
+        found = {}
+        for name, place in read_layout(str(self.row["layout"])).items():
+            numbers = self.row["values"][place.first : place.stop]
+            known = {one: float(value) for one, value in zip(place.instances, numbers, strict=False) if value == value}
+            if known and not name.startswith("process."):
+                found[name] = known
+        return found
+
+
+def sampled_after(run: RunRecords, stream: str, wall_ns: int) -> list[SampledMoment]:
+    """The samples of a machine after a wall time, in their order."""
+    found = []
+    for part in _parts(run, stream):
+        begin = _clock(part, np.datetime64(wall_ns, "ns"), 0)
+        rows = part.samples.rows(begin)
+        times = wall_times(part.tables.headers, rows["time_ns"].astype(np.int64)).astype(np.int64).tolist()
+        found += [SampledMoment(at, row) for at, row in zip(times, rows, strict=True) if at > wall_ns]
+    return sorted(found, key=lambda each: each.wall_ns)
 
 
 def usage_of(run: RunRecords) -> list[Usage]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,13 +36,14 @@ def module_graph(run: Run) -> list[Node]:
     leaves = _leaves(types)
     outputs = [info for info in run.worker().infos().values() if info.role is Role.OUTPUT and info.module in leaves]
     called = {info.module: info for info in sorted(outputs, key=lambda info: info.tensor_id)}
+    name_of = _Names()
     nodes, before = [], dict[int | None, str]()  # the node before, by model
     for path, info in called.items():
-        name = _name(path)
+        name = name_of(path)
         inputs = (before[info.model],) if info.model in before else ()
         nodes.append(Node(name, types[path], inputs, info.shape))
         before[info.model] = name
-    return nodes + [Node(_name(path), types[path]) for path in leaves if path not in called]
+    return nodes + [Node(name_of(path), types[path]) for path in leaves if path not in called]
 
 
 def _leaves(types: Mapping[str, str]) -> list[str]:
@@ -50,7 +52,25 @@ def _leaves(types: Mapping[str, str]) -> list[str]:
     return [path for path in types if path not in holders]
 
 
-def _name(path: str) -> str:
-    """A path as the name of a node; TensorBoard's own names begin with a letter or digit and have few other signs."""
-    parts = [re.sub(r"[^A-Za-z0-9_.\\-]", "_", part) for part in (path or "model").split(".")]
-    return "/".join(part if part[:1].isalnum() else f"m{part}" for part in parts)
+class _Names:
+    """Paths as names of nodes, a different one for each path, also where signs are left out."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, ...], str] = {(): ""}
+        self._used = set[str]()
+
+    def __call__(self, path: str) -> str:
+        parts = tuple((path or "model").split("."))
+        for length in range(1, len(parts) + 1):
+            if parts[:length] not in self._known:
+                self._known[parts[:length]] = self._new(self._known[parts[: length - 1]], parts[length - 1])
+        return self._known[parts]
+
+    def _new(self, above: str, part: str) -> str:
+        """TensorBoard's own names begin with a letter or digit and have few other signs."""
+        plain = re.sub(r"[^A-Za-z0-9_.\\-]", "_", part)
+        wanted = f"{above}/{plain if plain[:1].isalnum() else f'm{plain}'}".removeprefix("/")
+        choices = itertools.chain([wanted], (f"{wanted}_{number}" for number in itertools.count(2)))
+        found = next(each for each in choices if each not in self._used)
+        self._used.add(found)
+        return found

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from watchglass import diagnose
 from watchglass.config import ExporterConfig
-from watchglass.errors import MissingFileError, NotARunError, RunExistsError, StoreError, WatchglassError
+from watchglass.errors import MissingFileError, NotARunError, RunExistsError, StoreError, WatchglassError, in_a_line
 from watchglass.run import Run, open_run
 from watchglass.supervise import Lifeline, begin_beside
 from watchglass.trackers.tensorboard_export import TensorBoardExport
@@ -39,17 +39,19 @@ def main(arguments: list[str]) -> int:
         while lifeline.goes_on(config.settings.interval_s):
             follower.write(ended=False)
         follower.write(ended=True)
-    except WatchglassError as error:
-        folder = config.settings.folder
-        print(
-            f"watchglass: warning: no more data for TensorBoard: {error}; to write it later: "
-            f"watchglass export {config.run} --to tensorboard -o {folder}",
-            file=sys.stderr,
-        )
+    except Exception as error:  # whatever it is, the training goes on, and a person can write the rest
+        why = str(error) if isinstance(error, WatchglassError) else in_a_line(error)
+        _say(config, f"no more data for TensorBoard: {why}")
     finally:
         if follower is not None:
             follower.close()
     return 0
+
+
+def _say(config: ExporterConfig, what: str) -> None:
+    with suppress(OSError):  # nobody reads it any more
+        later = f"watchglass export {config.run} --to tensorboard -o {config.settings.folder}"
+        print(f"watchglass: warning: {what}; to write it later: {later}", file=sys.stderr, flush=True)
 
 
 class _Follower:
@@ -64,6 +66,7 @@ class _Follower:
         self._run: Run | None = None
         self._export: TensorBoardExport | None = None
         self._refused = 0
+        self._said = False
 
     def write(self, *, ended: bool) -> None:
         """Write what is new.
@@ -79,9 +82,14 @@ class _Follower:
             self._refused += 1
             if ended or self._refused > _ENDING_WRITES:
                 raise
-        except StoreError:
+        except StoreError as error:
             if ended:
                 raise
+            # Behind a record that is not whole TensorBoard reads no other, so the next attempt begins new files.
+            self.close()
+            if not self._said:
+                self._said = True
+                _say(self._config, f"nothing is written for TensorBoard until this is mended: {error}")
 
     def _write(self, *, ended: bool) -> None:
         settings = self._config.settings
@@ -100,3 +108,4 @@ class _Follower:
         if self._export is not None:
             with suppress(OSError):
                 self._export.close()
+            self._export = None

@@ -5,8 +5,9 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from watchglass import view
 from watchglass.config import local_path, read_regular, scheme_of
 from watchglass.errors import CompactedError, InvalidValueError, RunExistsError, StoreError, WatchglassError, importing
 from watchglass.records import Mode
-from watchglass.run import last_step_ns, spans, wall_times
+from watchglass.run import last_step_ns, sampled_after, spans, wall_times
 from watchglass.trackers.buckets import buckets_of
 from watchglass.trackers.module_graph import module_graph
 from watchglass.trackers.step_numbers import scalars_of, statistics_of
@@ -35,6 +36,12 @@ if TYPE_CHECKING:
 _ROWS = 1 << 16
 #: Histograms of a tensor that are written from its first captures, and at each doubling of their number after that.
 _FIRST, _PER_DOUBLING = 64, 32
+#: The same of samples of a machine.
+_FIRST_SAMPLES, _SAMPLES_PER_DOUBLING = 1024, 512
+#: Instances of a metric, such as cores, that are written; of more, their mean.
+_MOST_INSTANCES = 16
+#: Verdicts that are none yet.
+_NO_VERDICT = ("no data", "not judged")
 #: The folder of texts and the graph.
 _ABOUT = "watchglass"
 #: The file that says what a folder has.
@@ -159,7 +166,9 @@ class TensorBoardExport:
                 self._run.refresh(again=True)
                 self._attempts.clear()  # marks at which TensorBoard drops what was written of the same steps
                 self._write_workers(ended=ended)
-            self._write_texts()
+            for stream in self._run.streams:
+                self._write_samples(stream)
+            self._write_texts(ended=ended)
             for folder in self._folders.values():
                 folder.flush()
             self._write_state()
@@ -252,9 +261,25 @@ class TensorBoardExport:
             self._folder(key).add(step, wall_s, [*each.means.items(), *of_training])
             self._done[key] = (attempt, own)
 
+    # Metrics of machines
+
+    def _write_samples(self, stream: str) -> None:
+        """Metrics of a machine. Their step is the second of the run, because several samples lie in one long step."""
+        key = re.sub(r"[^A-Za-z0-9_.-]", "_", stream)
+        number, last_ns = self._done.get(key, (0, 0))
+        begun_ns = self._run.manifest.created_ns
+        for moment in sampled_after(self._run, stream, last_ns):
+            if _is_shown(number, _FIRST_SAMPLES, _SAMPLES_PER_DOUBLING):
+                second = max(moment.wall_ns - begun_ns, 0) // 10**9
+                self._begin(key, 0, second, moment.wall_ns / 1e9)
+                self._folder(key).add(second, moment.wall_ns / 1e9, _system_scalars(moment.values()))
+            number, last_ns = number + 1, moment.wall_ns
+        if number:
+            self._done[key] = (number, last_ns)
+
     # Findings, settings and the graph, which are few: each process writes them from the start
 
-    def _write_texts(self) -> None:
+    def _write_texts(self, *, ended: bool) -> None:
         run = self._run
         worker, begun_ns = run.worker(), run.manifest.created_ns
         self._begin(_ABOUT, 0, 0, begun_ns / 1e9)
@@ -272,8 +297,10 @@ class TensorBoardExport:
         found, statuses = run.journal.findings, run.journal.statuses
         judged = ([(each.id, each.count) for each in found], [each.status for each in statuses], run.finished)
         if judged != self._judged:
-            self._judged = judged
             verdict = self._judge(run)
+            if verdict.status in _NO_VERDICT and not ended:
+                return
+            self._judged = judged
             folder.add(step, wall_s, texts={"watchglass/verdict": verdict_text(verdict), **finding_texts(verdict)})
 
     def _begin(self, key: str, attempt: int, step: int, wall_s: float) -> None:
@@ -288,9 +315,18 @@ class TensorBoardExport:
         return self._folders[key]
 
 
-def _is_shown(number: int) -> bool:
+def _is_shown(number: int, first: int = _FIRST, per_doubling: int = _PER_DOUBLING) -> bool:
     """Whether a capture of a tensor is among those whose histograms are written, by its number from 0 on."""
-    return number < _FIRST or number % (2 ** (number // _PER_DOUBLING).bit_length() // 2) == 0
+    return number < first or number % (2 ** (number // per_doubling).bit_length() // 2) == 0
+
+
+def _system_scalars(values: Mapping[str, Mapping[str, float]]) -> Iterator[tuple[str, float]]:
+    for name, known in values.items():
+        if len(known) > _MOST_INSTANCES:
+            yield f"system/{name}", sum(known.values()) / len(known)
+            continue
+        for instance, value in known.items():
+            yield f"system/{name}/{instance}" if instance else f"system/{name}", value
 
 
 def _place(numbers: Any, step: int) -> _Place:

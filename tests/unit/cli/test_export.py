@@ -21,6 +21,11 @@ def test_the_command_says_what_it_wrote_and_how_to_look_at_it(
     )
 
 
-def test_what_belongs_to_parquet_is_refused(watchglass: Watchglass, healthy: Path, tmp_path: Path) -> None:
-    error = watchglass("export", healthy, "--to", "tensorboard", "--histograms", "-o", tmp_path / "tb").error
-    assert error == "--histograms is for --to parquet; TensorBoard always gets histograms, wandb never"
+def test_what_is_not_for_wandb_is_refused(watchglass: Watchglass, healthy: Path, tmp_path: Path) -> None:
+    error = watchglass("export", healthy, "--to", "wandb", "--histograms", "-o", tmp_path / "wb").error
+    assert error == "--histograms is for --to parquet and --to tensorboard; wandb never gets histograms"
+
+
+def test_event_files_without_histograms_can_be_asked_for(watchglass: Watchglass, healthy: Path, tmp_path: Path) -> None:
+    said = watchglass("export", healthy, "--to", "tensorboard", "--no-histograms", "-o", tmp_path / "tb").out
+    assert ", 0 histograms\n" in said

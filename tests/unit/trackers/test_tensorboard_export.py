@@ -7,6 +7,7 @@ import resource
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from watchglass import diagnose
 from watchglass.errors import CompactedError, InvalidValueError, MissingExtraError, RunExistsError, StoreError
 from watchglass.records import Mode, ModuleKind, Reduction, Role, RuleStatus, Status, TensorInfo
 from watchglass.run import Run, open_run
-from watchglass.testing import RunBuilder, Step, build_run
+from watchglass.testing import Batch, RunBuilder, Step, build_run
 from watchglass.trackers import ExportedRun, TensorBoardExport, tensorboard_export
 
 MODULES = {"net.fc1": ModuleKind.LINEAR, "net.act": ModuleKind.RECTIFIER, "net.fc2": ModuleKind.LINEAR}
@@ -248,6 +249,52 @@ def test_the_graph_has_the_modules_in_the_order_of_their_calls(run_path: Path, t
     ]
     (shape,) = graph.node[0].attr["_output_shapes"].list.shape
     assert [each.size for each in shape.dim] == [2, 3]
+
+
+def test_modules_whose_names_differ_in_a_sign_only_are_two_nodes(run_path: Path, tmp_path: Path) -> None:
+    types = dict.fromkeys(("a+b.fc", "a b.fc", "a+b.fc!", "a_b.fc_", "_x", "mx", "m_x"), "Linear")
+    build_run(run_path, [Step({"loss": 1.0})], facts={"model": {"module_types": types}})
+    export(run_path, tmp_path / "tb")
+    names = [each.name for each in read(tmp_path / "tb" / "run" / "watchglass").Graph().node]
+    assert names == ["a_b/fc", "a_b_2/fc", "a_b/fc_", "a_b_3/fc_", "m_x", "mx", "m_x_2"]
+
+
+def test_metrics_of_the_machine_are_scalars_by_wall_time(run_path: Path, tmp_path: Path) -> None:
+    metrics = {
+        "cpu.utilization": [10.0, 20.0, float("nan"), 40.0], "cpu.core.utilization": [[1.0] * 20] * 4,
+        "gpu.utilization": [[5.0, 6.0]] * 4, "process.memory": [[1e6]] * 4,
+    }  # fmt: skip
+    path = Path(build_run(run_path, [Batch(metrics=metrics, seconds=8), Step({"loss": 1.0})]))
+    run = open_run(path)
+    samples = run.samples("cpu.utilization")
+    begun_ns = int(samples.time[0].astype(np.int64)) - 5 * 10**9
+    run.__dict__["manifest"] = replace(run.manifest, created_ns=begun_ns)
+    written = export(run, tmp_path / "tb")
+    found = read(tmp_path / "tb" / "run" / "system")
+    assert set(found.Tags()["scalars"]) == {
+        "system/cpu.utilization", "system/cpu.core.utilization", "system/gpu.utilization/0", "system/gpu.utilization/1",
+    }  # fmt: skip
+    shown = found.Scalars("system/cpu.utilization")
+    assert [each.value for each in shown] == [10.0, 20.0, 40.0]
+    known = np.isfinite(samples.values)
+    expected = (samples.time[known].astype(np.int64) / 1e9).tolist()
+    assert [each.wall_time for each in shown] == pytest.approx(expected, abs=1e-3)
+    assert [each.step for each in shown] == [5, 7, 11]
+    assert written.scalars == 1 + 3 + 3 * 4
+    assert export(run, tmp_path / "tb").scalars == 0
+
+
+def test_of_a_long_run_some_samples_are_written(run_path: Path, tmp_path: Path) -> None:
+    build_run(run_path, [Batch(metrics={"cpu.utilization": [1.0] * 5000}, seconds=2500), Step({"loss": 1.0})])
+    export(run_path, tmp_path / "tb")
+    assert 1024 < len(read(tmp_path / "tb" / "run" / "system").Scalars("system/cpu.utilization")) < 1024 + 3 * 512
+
+
+def test_a_run_that_goes_on_has_no_verdict_before_there_is_one(stored: Path, tmp_path: Path) -> None:
+    export(stored, tmp_path / "tb", ended=False)
+    assert "watchglass/verdict" not in read(tmp_path / "tb" / "run" / "watchglass").Tags()["tensors"]
+    export(stored, tmp_path / "tb")
+    assert len(texts(tmp_path / "tb" / "run" / "watchglass", "watchglass/verdict")) == 1
 
 
 def test_the_graph_has_no_edge_from_a_model_to_another(run_path: Path, tmp_path: Path) -> None:
