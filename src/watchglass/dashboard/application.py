@@ -56,6 +56,8 @@ _PATIENCE_S = 0.4
 _DIGITS, _LONGEST_BODY = 9, 1024
 #: Most characters of a place on an axis.
 _LONGEST_NUMBER = 40
+#: Most modules of an address that are unfolded.
+_OPENED = 100
 
 
 class Dashboard:
@@ -200,13 +202,14 @@ class Dashboard:
     def _drawn(self, request: Request, row: RunSummary, watched: WatchedRun, name: str) -> Drawn:
         page = RUN_PAGES[name]
         query = {each: request.query_params[each] for each in page.choices if each in request.query_params}
+        opened = tuple(dict.fromkeys(request.query_params.getlist("open")[:_OPENED])) if "open" in page.choices else ()
 
         def draw(published: Published) -> Drawn:
-            shown = Shown(published, self._links, row.identifier, query, watched.goes_on, self._acts)
+            shown = Shown(published, self._links, row.identifier, query, watched.goes_on, opened, self._acts)
             blocks = page.draw(shown)
             return Drawn(blocks, blocks_html(blocks), published.number, published.verdict.status)
 
-        return watched.drawn(f"{name}?{sorted(query.items())}", draw)
+        return watched.drawn(f"{name}?{sorted(query.items())}{opened}", draw)
 
     def _opening(self, row: RunSummary) -> Response:
         """What the table says of a run, until it is read."""

@@ -23,6 +23,7 @@ class Shown(NamedTuple):
     identifier: str
     query: Mapping[str, str]
     live: bool = False  #: Whether the job goes on.
+    opened: tuple[str, ...] = ()  #: Modules that a person has unfolded.
     acts: bool = False  #: Whether the page may ask something of a job.
 
     @property

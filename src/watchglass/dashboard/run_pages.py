@@ -104,10 +104,10 @@ def _layers(shown: Shown) -> Sequence[Block]:
     if name not in LAYER_FIELDS:
         raise UnknownNameError(f"field must be one of {', '.join(LAYER_FIELDS)} but got {name!r}")
     relative = shown.query.get("scale") == "relative"
-    depth, within = shown.number("depth") or None, shown.query.get("within", "")
+    depth, within, opened = shown.number("depth") or None, shown.query.get("within", ""), shown.opened
     chosen = {
         "field": name, "steps": shown.query.get("steps", ""), "scale": "relative" if relative else "",
-        "depth": depth, "within": within,
+        "depth": depth, "within": within, "open": opened if depth is not None else (),
     }  # fmt: skip
 
     def address(**other: object) -> str:
@@ -121,11 +121,13 @@ def _layers(shown: Shown) -> Sequence[Block]:
     run, field = shown.published.run, LAYER_FIELDS[name]
     grid = layer_grid(
         run, name, shown.published.courses, shown.steps, relative=relative, findings=shown.published.verdict.findings,
-        depth=depth, within=within,
+        depth=depth, within=within, opened=opened,
     )  # fmt: skip
-    what = f"{field.role.value}s"
     if grid is None:
-        missing = empty(f"{what.capitalize()} were not recorded.", f"watchglass run --collection {what} SCRIPT")
+        what, why = f"{field.role.value}s", f"; {field.missing}" if field.missing else ""
+        called = field.name if field.missing else what
+        command = f"watchglass run --collection {field.collection or what} SCRIPT"
+        missing = empty(f"{called.capitalize()} were not recorded{why}.", command)
         return [Section("Layers", [Choices(fields), missing])]
     caption = f"{field.caption} Outlined: findings about the tensor." if grid.boxes else field.caption
     caption += f" {joined_sentence(field, relative=relative)}" if depth is not None else ""
@@ -136,18 +138,29 @@ def _layers(shown: Shown) -> Sequence[Block]:
             return shown.links.run(shown.identifier, "tensor", name=prefix + row)
         return address(within=row, depth=None)
 
-    rows = [Span(row, "code", target(row)) for row in grid.rows]
+    def inline(row: str) -> Text:
+        link = Span(row, "code", target(row))
+        if depth is None or run.worker().has(prefix + row):
+            return Text(link)
+        return Text((link, Span("unfold", "", address(open=[*opened, row]))))
+
     links = Disclosure(
-        "Tensors of these rows" if depth is None else "Modules of these rows", [Items([Text(each) for each in rows])]
+        "Tensors of these rows" if depth is None else "Modules of these rows", [Items([*map(inline, grid.rows)])]
     )
     folds = [(address(depth=None), "each tensor", depth is None)]
     folds += [
-        (address(depth=each), f"modules at depth {each}", each == depth)
-        for each in layer_depths(run, field.role, within)
+        (address(depth=each), f"modules at depth {each}", each == depth) for each in layer_depths(run, field, within)
     ]
     inside = [(address(within=""), "the whole model", False), (address(), f"within {within}", True)] if within else []
     choices = [Choices(each) for each in (fields, scales, folds, inside) if len(each) > 1]
+    if depth is not None and opened:
+        choices.append(Choices([(address(open=_without(opened, each)), f"fold {each}", False) for each in opened]))
     return [Section("Layers", [*choices, Figure(grid, caption), links])]
+
+
+def _without(opened: Sequence[str], module: str) -> list[str]:
+    """The open modules without one and those in it."""
+    return [each for each in opened if each != module and not each.startswith(f"{module}.")]
 
 
 def _scalars(shown: Shown) -> Sequence[Block]:
@@ -196,7 +209,7 @@ def _settings(shown: Shown) -> Sequence[Block]:
 #: The pages of a run by their names in addresses, in the order of the bar.
 RUN_PAGES = {
     "": RunPage("Run", _overview, "steps findings rules", ("steps", "smooth")),
-    "layers": RunPage("Layers", _layers, "steps findings", ("field", "steps", "scale", "depth", "within")),
+    "layers": RunPage("Layers", _layers, "steps findings", ("field", "steps", "scale", "depth", "within", "open")),
     "tensor": RunPage("Tensors", tensor_page, "steps", ("name", "step", "steps", "role")),
     "modules": RunPage("Modules", modules_page, "steps findings", ("step",)),
     "rules": RunPage("Rules", rules_page, "findings rules"),

@@ -18,9 +18,11 @@ from watchglass.records import (
     REDUCTIONS,
     SCALARS,
     STATISTIC_FIELDS,
+    UNITS,
     Mode,
     RowKind,
     TensorInfo,
+    UnitKind,
     facts,
     read_facts,
 )  # fmt: skip
@@ -30,7 +32,15 @@ from watchglass.run.run_records import RunRecords
 from watchglass.run.waiting import locate, reading_again
 from watchglass.stats import Histograms, column, exact_reduction, of_array, quantiles, stored_fields
 from watchglass.store import StoredTensor, as_numbers
-from watchglass.tables import EXACT, Histogram, WorkerTables, as_array, check_reduction, stored_tensor
+from watchglass.tables import (
+    EXACT,
+    Histogram,
+    WorkerTables,
+    as_array,
+    check_reduction,
+    last_index_of_each,
+    stored_tensor,
+)
 
 #: Reductions shown in a notebook, where they were captured.
 _SHOWN = ("mean", "std", "min", "max", "l2", "zero_ratio")
@@ -262,6 +272,36 @@ class Tensor:
             return steps, exact[1](values)
 
         return self.run.worker(worker).history(self.name, Mode.of(mode), read)
+
+    @reads_again
+    def inactive_units(
+        self, mode: Mode | str = Mode.TRAIN, worker: str | None = None, steps: tuple[int, int] | None = None
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The share of its units that were zero on every element of a step: of outputs of ReLU and its like.
+
+        Args:
+            mode: Of which steps.
+            worker: Name of the worker; the first one if None.
+            steps: Only these, half-open.
+
+        Returns:
+            Steps int64[n], ascending, and shares float64[n] from 0 to 1; none where its units were not recorded.
+        """
+
+        def read(tables: WorkerTables, tensor_id: int) -> tuple[NDArray[np.uint64], NDArray[Any]]:
+            rows = tables.log(UNITS).of_tensor(tensor_id)
+            rows = rows[rows["kind"] == UnitKind.INACTIVE]
+            rows = rows[last_index_of_each(rows["global_step"])]
+            return rows["global_step"], rows["flags"]
+
+        at, shares = [np.empty(0, np.int64)], [np.empty(0)]
+        for numbers, index, (_, flags) in self.run.worker(worker).pieces(self.name, Mode.of(mode), read):
+            chosen = slice(None) if steps is None else slice(*np.searchsorted(numbers, steps).tolist())
+            at.append(numbers[chosen])
+            shares.append(np.array([np.mean(each) if len(each) else np.nan for each in flags[index[chosen]]]))
+        found = np.concatenate(at)
+        order = last_index_of_each(found)
+        return found[order], np.concatenate(shares)[order]
 
     @reads_again
     def histogram(self, step: int, mode: Mode | str = Mode.TRAIN, worker: str | None = None) -> Histogram:

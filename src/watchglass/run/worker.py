@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from watchglass.config import suggest
 from watchglass.errors import UnknownNameError
-from watchglass.records import SCALARS, STEPS, Fact, Mode, StepEnd, TensorInfo
+from watchglass.records import SCALARS, STEPS, Fact, Mode, RowsHaving, StepEnd, TensorInfo
 from watchglass.run.numbering.course import STORED_MODES, Course, counting, course_of
 from watchglass.run.numbering.lineage import Lineage
 from watchglass.run.numbering.steps import StepNumbers, StepPlace
@@ -187,6 +187,15 @@ class Worker:
         numbers, found = self.numbers(mode), set()
         for attempt, tables in self.attempts.items():
             ids = tables.captured_ids(numbers.own(attempt))
+            found |= {row.name for i in ids if (row := tables.catalog.get(i)) is not None}
+        return frozenset(found)
+
+    def names_having(self, wanted: RowsHaving) -> frozenset[str]:
+        """Names of the tensors with such rows in any attempt."""
+        found = set()
+        for tables in self.attempts.values():
+            rows = tables.log(wanted.kind).rows
+            ids = np.unique(rows["tensor_id"][rows[wanted.field] == wanted.value]).tolist()
             found |= {row.name for i in ids if (row := tables.catalog.get(i)) is not None}
         return frozenset(found)
 

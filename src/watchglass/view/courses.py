@@ -16,6 +16,8 @@ from watchglass.records import Mode
 if TYPE_CHECKING:
     from watchglass.run import Run
 
+#: The share of units that were zero in the whole step, where a course is not of a reduction.
+INACTIVE = "inactive"
 #: Rows of statistics that are read at once: some 15 MB.
 _ROWS_AT_ONCE = 1 << 16
 #: Most steps of tensors whose quantiles are kept.
@@ -56,7 +58,7 @@ class Courses:
         Args:
             run: The run, or a snapshot of it; an earlier one adds nothing.
             names: Names of its tensors.
-            reduction: One of :data:`~watchglass.tables.REDUCTIONS`.
+            reduction: One of :data:`~watchglass.tables.REDUCTIONS`, or :data:`INACTIVE`.
         """
         key = (reduction, tuple(names))
         with self._lock:
@@ -121,23 +123,39 @@ class _Growing:
             return TensorCourse(self._steps[: self._count], self._values[: self._count])
 
     def _add(self, run: Run, first: int, stop: int) -> None:
-        fields = (self._reduction, "nonfinite")
-        table = run.statistics(names=self._names, fields=fields, steps=(first, stop)).to_arrow()
-        if not len(table):
+        read = _inactive if self._reduction == INACTIVE else _statistics
+        at, column, values = read(run, self._names, self._reduction, (first, stop))
+        if not len(at):
             return
-        tensors = table["tensor"].unify_dictionaries().combine_chunks()
-        places = {name: place for place, name in enumerate(self._names)}
-        column = np.array([places[name] for name in tensors.dictionary.to_numpy(zero_copy_only=False).tolist()])[
-            tensors.indices.to_numpy()
-        ]
-        steps, row = np.unique(table["step"].to_numpy(), return_inverse=True)
-        values, broken = (table[field].to_numpy().astype(np.float64) for field in fields)
-        stop = self._count + len(steps)
-        if stop > len(self._steps):
-            room = max(_ROOM, stop + stop // 4)
+        steps, row = np.unique(at, return_inverse=True)
+        end = self._count + len(steps)
+        if end > len(self._steps):
+            room = max(_ROOM, end + end // 4)
             self._steps = np.concatenate([self._steps[: self._count], np.zeros(room - self._count, np.int64)])
             more = np.full((room - self._count, len(self._names)), np.nan)
             self._values = np.concatenate([self._values[: self._count], more])
-        self._steps[self._count : stop] = steps
-        self._values[self._count + row, column] = np.where(broken > 0, np.inf, values)
-        self._count = stop
+        self._steps[self._count : end] = steps
+        self._values[self._count + row, column] = values
+        self._count = end
+
+
+#: Of cells: their steps, places of their tensors, and numbers, in any order.
+_Cells = tuple[npt.NDArray[np.int64], npt.NDArray[np.intp], npt.NDArray[np.float64]]
+
+
+def _statistics(run: Run, names: Sequence[str], reduction: str, steps: tuple[int, int]) -> _Cells:
+    fields = (reduction, "nonfinite")
+    table = run.statistics(names=names, fields=fields, steps=steps).to_arrow()
+    if not len(table):
+        return np.empty(0, np.int64), np.empty(0, np.intp), np.empty(0)
+    tensors = table["tensor"].unify_dictionaries().combine_chunks()
+    places = {name: place for place, name in enumerate(names)}
+    column = np.array([places[name] for name in tensors.dictionary.to_numpy(zero_copy_only=False).tolist()], np.intp)
+    values, broken = (table[field].to_numpy().astype(np.float64) for field in fields)
+    return table["step"].to_numpy(), column[tensors.indices.to_numpy()], np.where(broken > 0, np.inf, values)
+
+
+def _inactive(run: Run, names: Sequence[str], reduction: str, steps: tuple[int, int]) -> _Cells:
+    courses = [run.tensor(name).inactive_units(steps=steps) for name in names]
+    column = np.repeat(np.arange(len(names)), [len(at) for at, _ in courses])
+    return np.concatenate([at for at, _ in courses]), column, np.concatenate([values for _, values in courses])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from watchglass.errors import InvalidValueError, UnknownNameError
-from watchglass.records import Finding, Mode, Role
-from watchglass.view.courses import Courses, TensorCourse
+from watchglass.records import INACTIVE_UNITS, Finding, Mode, Role
+from watchglass.view.courses import INACTIVE, Courses, TensorCourse
 from watchglass.view.pictures.records import Axis, Grid, GridBox
 from watchglass.view.series import Series, Steps
 
@@ -45,6 +45,8 @@ class LayerField:
         logarithmic: Whether colours are powers of ten; else the numbers are shares between 0 and 1.
         vectors: Whether tensors with one axis have rows although they are healthy.
         greatest: Whether a row of several tensors shows the greatest of their numbers; else the smallest.
+        collection: The collection that records it; "" for that of the role.
+        missing: What else may be the reason that there is nothing, as a clause; "" for nothing.
     """
 
     title: str
@@ -57,6 +59,8 @@ class LayerField:
     logarithmic: bool = True
     vectors: bool = True
     greatest: bool = True
+    collection: str = ""
+    missing: str = ""
 
     @property
     def tensor_prefix(self) -> str:
@@ -94,6 +98,12 @@ LAYER_FIELDS = {
         "share of zeros", "One row per module output, the first at the top. Bright cells: most outputs are zero.",
         logarithmic=False,
     ),
+    "output.inactive": LayerField(
+        "Share of inactive units by layer", "dead units", Role.OUTPUT, INACTIVE, "share of units that were zero",
+        "One row per ReLU, the first at the top. Bright cells: most units were zero for all samples of the step. Units "
+        "that stay so are dead; in small batches some are zero by chance.",
+        logarithmic=False, collection="relu_output", missing="a model without ReLU has none",
+    ),
 }  # fmt: skip
 
 
@@ -107,6 +117,7 @@ def layer_grid(
     findings: Iterable[Finding] = (),
     depth: int | None = None,
     within: str = "",
+    opened: Collection[str] = (),
 ) -> Grid | None:
     """A field of :data:`LAYER_FIELDS` over layers and steps; None when none was captured.
 
@@ -125,6 +136,7 @@ def layer_grid(
         depth: Tensors whose modules agree in so many names of their paths share a row, see :func:`joined_sentence`;
             None for a row for each tensor.
         within: Only the tensors of this module and of those in it; "" for all.
+        opened: Modules whose tensors do not share one row at this depth: what is in them has rows, and may be opened.
 
     Raises:
         InvalidValueError: The depth is below 1.
@@ -134,7 +146,8 @@ def layer_grid(
     shown = LAYER_FIELDS[field]
     if depth is not None and depth < 1:
         raise InvalidValueError(f"depth must be a whole number from 1 on but got {depth!r}")
-    names = layer_names(run, shown.role, within, joined=depth is not None)
+    there = _in_order(run, _recorded(run, shown), shown.role, within)
+    names = _some(there, joined=depth is not None)
     at, values = _course(run, names, shown, courses or Courses())
     if steps is not None:
         part = slice(*np.searchsorted(at, steps).tolist())
@@ -162,10 +175,9 @@ def layer_grid(
         # Only far smaller numbers are dark, because layers of a healthy model differ too.
         low = min(float(known.min()) if len(known) else high, high - _DECADES)
         cells[np.isneginf(cells)] = low
-    there = len(_in_order(run, shown.role, within))
-    if len(names) < there:
-        title += f"; {len(names):,} of {there:,} tensors, spread over the model"
-    groups = _groups([names[row] for row in rows], shown, depth)
+    if len(names) < len(there):
+        title += f"; {len(names):,} of {len(there):,} tensors, spread over the model"
+    groups = _groups([names[row] for row in rows], shown, depth, opened)
     if depth is not None:
         cells, broken = _joined(cells, broken, [group.members for group in groups], shown, relative=relative)
     return Grid(
@@ -183,22 +195,29 @@ class _Group(NamedTuple):
     members: list[int]
 
 
-def _groups(names: Sequence[str], field: LayerField, depth: int | None) -> list[_Group]:
+def _groups(names: Sequence[str], field: LayerField, depth: int | None, opened: Collection[str]) -> list[_Group]:
     """The rows of tensors, in their order; a module with one tensor keeps the name of that."""
     prefix = f"{field.role.value}/"
     found: dict[str, _Group] = {}
     for place, name in enumerate(names):
         own = name.removeprefix(prefix)
-        group = found.setdefault(_ancestor(own, depth), _Group(own, [], []))
+        group = found.setdefault(_ancestor(own, depth, opened), _Group(own, [], []))
         group.tensors.append(name)
         group.members.append(place)
     return [group._replace(name=ancestor) if len(group.tensors) > 1 else group for ancestor, group in found.items()]
 
 
-def _ancestor(name: str, depth: int | None) -> str:
-    """The module of a tensor at a depth of the tree; the tensor itself where it has no module, or without a depth."""
+def _ancestor(name: str, depth: int | None, opened: Collection[str] = ()) -> str:
+    """The module of a tensor at a depth of the tree, or below it while that is open.
+
+    The tensor itself where it has no such module, or without a depth.
+    """
     module, _, _ = name.rpartition(".")
-    return ".".join(module.split(".")[:depth]) if module and depth is not None else name
+    if not module or depth is None:
+        return name
+    parts = module.split(".")
+    paths = (".".join(parts[:level]) for level in range(min(depth, len(parts)), len(parts) + 1))
+    return next((path for path in paths if path not in opened), name)
 
 
 def _joined(
@@ -228,9 +247,10 @@ def joined_sentence(field: LayerField, *, relative: bool) -> str:
     return f"Here the rows of each module are joined: a cell is {which}, or not finite if any of them is."
 
 
-def layer_depths(run: Run, role: Role, within: str = "") -> list[int]:
-    """The depths of the tree of modules at which some tensors of a role share a row, but not all."""
-    names = [name.removeprefix(f"{role.value}/") for name in layer_names(run, role, within, joined=True)]
+def layer_depths(run: Run, field: LayerField, within: str = "") -> list[int]:
+    """The depths of the tree of modules at which some tensors of a field share a row, but not all."""
+    known = _some(_in_order(run, _recorded(run, field), field.role, within), joined=True)
+    names = [name.removeprefix(f"{field.role.value}/") for name in known]
     found: dict[int, int] = {}  # of each number of rows the least depth
     for depth in range(1, max((name.count(".") for name in names), default=0) + 1):
         rows = len({_ancestor(name, depth) for name in names})
@@ -265,24 +285,21 @@ def _boxes(
     return tuple(found[:_BOXES])
 
 
-def layer_names(run: Run, role: Role, within: str = "", *, joined: bool = False) -> list[str]:
-    """Names of the weights' tensors of a role, by model, then as the layers run; some of very many.
-
-    Args:
-        run: The run.
-        role: The role.
-        within: Only those of this module and of modules in it.
-        joined: Whether several share a row, so that there may be more of them.
-
-    Raises:
-        UnknownNameError: There are such tensors, but none within the module.
-    """
-    names = _in_order(run, role, within)
-    return [str(name) for name in _spread(np.array(names), _MAX_JOINED if joined else _MAX_ROWS)]
+def layer_names(run: Run, role: Role) -> list[str]:
+    """Names of the weights' tensors of a role, by model, then as the layers run; some of very many."""
+    return _some(_in_order(run, run.tensor_names(role=role), role, ""), joined=False)
 
 
-def _in_order(run: Run, role: Role, within: str) -> list[str]:
-    known = run.tensor_names(role=role)
+def _recorded(run: Run, field: LayerField) -> list[str]:
+    """Names of the tensors that have the number of a field."""
+    if field.reduction != INACTIVE:
+        return run.tensor_names(role=field.role)
+    names = run.worker().names_having(INACTIVE_UNITS)
+    # Where ReLU is a function, they are of the inputs of the layers behind it.
+    return [name for name in names if run.tensor(name).info.role is field.role] or list(names)
+
+
+def _in_order(run: Run, known: Sequence[str], role: Role, within: str) -> list[str]:
     chosen = [name for name in known if not within or name.removeprefix(f"{role.value}/").startswith(f"{within}.")]
     if known and not chosen:
         raise UnknownNameError(f"{run.location} has no {role.value} within a module {within!r:.200}")
@@ -290,6 +307,11 @@ def _in_order(run: Run, role: Role, within: str) -> list[str]:
     infos = [info for info in infos if not info.name.endswith("bias")] or infos
     infos.sort(key=lambda info: (info.model or 0, info.layer_index < 0, info.layer_index, info.tensor_id))
     return [info.name for info in infos]
+
+
+def _some(names: Sequence[str], *, joined: bool) -> list[str]:
+    """Those that are shown of many; more of them where several share a row."""
+    return [str(name) for name in _spread(np.array(names), _MAX_JOINED if joined else _MAX_ROWS)]
 
 
 def reduction(run: Run, name: str, which: str) -> Series:

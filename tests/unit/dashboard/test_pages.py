@@ -99,6 +99,9 @@ def test_layers_show_the_statistics_of_the_run_or_how_to_record_them(
         name = f"{'gradient/' if field.startswith('gradient') else ''}{HOSTILE}.weight"
         norm = open_run(folder / HOSTILE).tensor(name).reductions("l2")[1][-1]
         assert number(math.log10(norm)) in page.words
+    elif field == "output.inactive":
+        missing = "Dead units were not recorded; a model without ReLU has none. watchglass run --collection relu_output"
+        assert missing in page.text
     else:
         assert re.search(
             r"(Outputs|Updates) were not recorded\. watchglass run --collection (outputs|updates)", page.text
@@ -137,6 +140,32 @@ def test_layers_are_joined_by_modules_which_links_open(client: TestClient, listi
     assert client.get(f"/r/{run}/layers?within=c").status_code == 404
     rows = client.get(f"/at/{run}/layers?x=1&picture=0&depth=2").json()["values"][0]
     assert [name for name, _ in rows] == ["blocks.0", "blocks.1.a.weight", "head.weight"]
+
+
+def test_modules_are_unfolded_one_by_one_by_links(client: TestClient, listing: Listing, folder: Path) -> None:
+    names = ("blocks.0.a", "blocks.0.b", "blocks.1.a", "blocks.1.b", "he,ad&.a", "he,ad&.b")
+    step = Step({"loss": 1.0}, statistics={f"gradient/{name}.weight": np.ones((2, 2)) for name in names})
+    build_run(folder / "tree", [step] * 3)
+    listing.look()
+    (run,) = (row.identifier for row in listing.rows if row.listed.name == "tree")
+
+    def rows(address: str) -> list[str]:
+        answer = client.get(address.replace("/r/", "/at/", 1) + "&x=1&picture=0").json()
+        return [name for name, _ in answer["values"][0]]
+
+    joined = f"/r/{run}/layers?depth=1&steps=1:3"
+    assert rows(joined) == ["blocks", "he,ad&"]
+    blocks, head = [link for link in get(client, joined).links if "open=" in link and "field=gradient.l2" in link][-2:]
+    assert rows(blocks) == ["blocks.0", "blocks.1", "he,ad&"]
+    assert rows(head) == ["blocks", "he,ad&.a.weight", "he,ad&.b.weight"]
+    first = next(link for link in get(client, blocks).links if "open=blocks.0" in link)
+    assert "steps=1%3A3" in first
+    assert rows(first) == ["blocks.0.a.weight", "blocks.0.b.weight", "blocks.1", "he,ad&"]
+    # Other choices keep what is unfolded; folding a module folds what is in it.
+    page = get(client, first)
+    assert "fold blocks.0" in page.text
+    assert all("open=blocks&open=blocks.0" in link for link in page.links if "scale=relative" in link)
+    assert any("depth=1" in link and "open=" not in link for link in page.links)
 
 
 def test_scalars_are_those_that_the_script_saved(client: TestClient, identifiers: dict[str, str]) -> None:

@@ -74,3 +74,23 @@ def test_long_runs_have_columns_of_many_steps_that_keep_extremes(tmp_path: Path)
     row = grid.cells[0]
     assert row.argmax() == 700 // 4
     assert row.argmin() == 900 // 4
+
+
+def test_inactive_units_are_continued_like_statistics(tmp_path: Path) -> None:
+    kept = Courses()
+    names = ("a.output", "b.output")
+    with RunBuilder(tmp_path / "run", modules={"a": "ReLU", "b": "ReLU"}) as builder:
+        run = open_run(tmp_path / "run")
+        for number in range(6):
+            units = {name: np.arange(4) < number for name in names[: 2 - number % 2]}
+            builder.step(Step({"loss": 1.0}, units=units))
+            run.refresh()
+            found = kept.of(run.snapshot(), names, "inactive")
+        whole = Courses().of(open_run(tmp_path / "run"), names, "inactive")
+    np.testing.assert_array_equal(found.steps, whole.steps)
+    np.testing.assert_array_equal(found.values, whole.values)
+    assert found.values[:, 0].tolist() == [0, 0.25, 0.5, 0.75, 1, 1]
+    assert found.values[::2, 1].tolist() == [0, 0.5, 1]
+    assert np.isnan(found.values[1::2, 1]).all()
+    steps, shares = run.tensor("b.output").inactive_units(steps=(2, 5))
+    assert (steps.tolist(), shares.tolist()) == ([2, 4], [0.5, 1])

@@ -283,7 +283,7 @@ def tree_run(tmp_path: Path) -> Run:
 
 def test_tensors_are_joined_at_a_depth_of_the_tree_of_modules(tmp_path: Path) -> None:
     run = tree_run(tmp_path)
-    assert layer_depths(run, Role.GRADIENT) == [1, 2]
+    assert layer_depths(run, LAYER_FIELDS["gradient.l2"]) == [1, 2]
     whole = layer_grid(run)
     assert whole is not None
     assert len(whole.rows) == 5
@@ -306,6 +306,49 @@ def test_joined_rows_show_what_is_farthest_from_its_own_median(tmp_path: Path) -
     greatest = layer_grid(run, "gradient.l2", depth=1, within="blocks.1")
     assert greatest is not None
     assert greatest.rows == ("blocks",)
+
+
+def test_a_joined_module_is_unfolded_beside_joined_ones(tmp_path: Path) -> None:
+    run = tree_run(tmp_path)
+    rows = {
+        (): ("blocks", "head.weight"),
+        ("blocks",): ("blocks.0", "blocks.1", "head.weight"),
+        ("blocks", "blocks.1"): ("blocks.0", "blocks.1.a.weight", "blocks.1.b.weight", "head.weight"),
+        # What is in a module that is not open stays in its row.
+        ("blocks.1", "head", "nothing"): ("blocks", "head.weight"),
+    }
+    for opened, expected in rows.items():
+        grid = layer_grid(run, depth=1, opened=opened, findings=run.journal.findings)
+        assert grid is not None
+        assert grid.rows == expected
+    unfolded = layer_grid(run, depth=1, opened=("blocks",))
+    at_depth = layer_grid(run, depth=2)
+    assert unfolded is not None
+    assert at_depth is not None
+    np.testing.assert_array_equal(unfolded.cells, at_depth.cells)
+
+
+def relu_run(tmp_path: Path, *, functional: bool = False) -> Run:
+    """Of the first ReLU one unit more is inactive at each captured step, of the second none."""
+    one, other = ("fc2.input", "fc3.input") if functional else ("relu1.output", "relu2.output")
+    modules = {"fc2": "Linear", "fc3": "Linear"} if functional else {"relu1": "ReLU", "relu2": "ReLU"}
+    steps = []
+    for n in range(6):
+        units = {one: np.arange(4) < n, other: np.zeros(8, bool)} if n % 2 == 0 else {}
+        steps.append(Step({"loss": 1.0}, units=units))
+    return open_run(build_run(tmp_path / "run", steps, modules=modules))
+
+
+@pytest.mark.parametrize("functional", [False, True])
+def test_dead_units_are_the_share_of_units_that_a_step_did_not_use(tmp_path: Path, functional: bool) -> None:
+    run = relu_run(tmp_path, functional=functional)
+    grid = layer_grid(run, "output.inactive")
+    assert grid is not None
+    assert grid.rows == (("fc2.input", "fc3.input") if functional else ("relu1.output", "relu2.output"))
+    assert grid.columns.tolist() == [0, 2, 4]
+    np.testing.assert_allclose(grid.cells, [[0, 0.5, 1], [0, 0, 0]])
+    assert (grid.low, grid.high) == (0, 1)
+    assert layer_grid(tree_run(tmp_path / "other"), "output.inactive") is None
 
 
 def test_a_module_is_opened_by_its_path(tmp_path: Path) -> None:

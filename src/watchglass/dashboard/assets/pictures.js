@@ -159,7 +159,7 @@ function rowAt(place, top) {
 
 /** Open the tensor of the chosen row of a grid at the step of the cursor, or what the module of the row is made of. */
 function openRow() {
-  const links = document.querySelectorAll("main details li a:is([href*='/tensor?'], [href*='within='])");
+  const links = document.querySelectorAll("main details li a:first-of-type:is([href*='/tensor?'], [href*='within='])");
   const link = /** @type {HTMLAnchorElement | undefined} */ (links[row]);
   if (!link || !answer || !chosen?.plot.closest(".grid")) return;
   const address = new URL(link.href);

@@ -88,7 +88,8 @@ class Plots:
 
         Args:
             role: ``"gradient"``, ``"update"``, ``"weight"`` or ``"output"``.
-            reduction: ``"l2"`` of gradients and weights, ``"ratio"`` of updates, ``"std"`` or ``"zeros"`` of outputs.
+            reduction: ``"l2"`` of gradients and weights, ``"ratio"`` of updates, ``"std"``, ``"zeros"`` or
+                ``"inactive"`` of outputs.
             relative: Against each tensor's own median, instead of absolute.
             depth: One row for each module at this depth of the tree of modules: 1 for the children of the model. Its
                 cells are the worst of its tensors: the smallest gradient or deviation, the greatest update, weight or
