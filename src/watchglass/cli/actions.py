@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -26,14 +27,20 @@ Name = Annotated[
 Resend = Annotated[bool, option("--resend", "Send the dead letters of a run again.")]
 
 
-def actions(name: Name = None, resend: Resend = False, action: Actions = None, config: ActionsFile = None) -> int:
+def actions(
+    name: Name = None,
+    resend: Resend = False,
+    action: Actions = None,
+    config: ActionsFile = None,
+    as_json: Annotated[bool, option("--json", "Print JSON for programs.")] = False,
+) -> int:
     """List the actions, or document one action and its parameters.
 
     With --resend, send the dead letters of a run again: events that an action could not deliver. The actions of
     watchglass.toml and of --action send them.
     """
     if resend:
-        return _resend(name, action or [], config)
+        return _resend(name, action or [], config, as_json=as_json)
     if action:
         raise InvalidValueError("--action needs --resend and the location of a run")
     from watchglass.actions import action_names, documentation, find_action
@@ -42,10 +49,17 @@ def actions(name: Name = None, resend: Resend = False, action: Actions = None, c
     console = stdout_console()
     if name is None:
         documented = [documentation(find_action(known)) for known in action_names()]
+        if as_json:
+            listed = [{"name": each.name, "summary": each.summary} for each in documented]
+            typer.echo(view.strict_json({"actions": listed}), nl=False)
+            return 0
         print_list(console, [(each.name, each.summary) for each in documented])
         print_hint(console, "No action runs unless it is requested. Details of an action: watchglass actions NAME")
         return 0
     found = documentation(find_action(name))
+    if as_json:
+        typer.echo(view.strict_json(asdict(found)), nl=False)
+        return 0
     print_heading(console, found.name, found.summary)
     for paragraph in filter(None, map(str.split, found.text.replace("``", "").split("\n\n"))):
         console.print()
@@ -56,7 +70,7 @@ def actions(name: Name = None, resend: Resend = False, action: Actions = None, c
     return 0
 
 
-def _resend(run: str | None, texts: list[str], config: str | None) -> int:
+def _resend(run: str | None, texts: list[str], config: str | None, *, as_json: bool) -> int:
     """Sends the dead letters of a run again; returns the exit status."""
     if run is None:
         raise InvalidValueError("--resend needs the run whose dead letters are to be sent again; give its location")
@@ -68,6 +82,13 @@ def _resend(run: str | None, texts: list[str], config: str | None) -> int:
         read_manifest(store)
         with working(f"sending the dead letters of {run}"):
             resent = evaluate.resend(store, specs, print_note)
+    if as_json:
+        rows = [
+            {"action": each.action, "arrived": each.arrived, "left": each.left, "reason": each.reason or None}
+            for each in resent
+        ]
+        typer.echo(view.strict_json({"run": run, "actions": rows}), nl=False)
+        return COULD_NOT if any(became.left for became in resent) else 0
     if not resent:
         typer.echo(f"{view.printable(run)} has no dead letters to send")
     for became in resent:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 from watchglass.cli.declaring import argument, option
+from watchglass.cli.failure import print_warning
 from watchglass.config import environment
+from watchglass.errors import WatchglassError
 
 
 def mcp(
@@ -22,6 +24,12 @@ def mcp(
     of numbers, what differs between two runs, what a rule looks at and where it would have fired. Nothing is written.
     """
     from watchglass.questions import make_server
+    from watchglass.run import open_runs
 
     location = prefix if prefix is not None else environment.runs() or "runs"
-    make_server(location, allow_actions=allow_actions).run("stdio")
+    server = make_server(location, allow_actions=allow_actions)
+    try:
+        open_runs(location)
+    except WatchglassError as error:  # runs may come, and a store may answer later
+        print_warning(str(error))
+    server.run("stdio")

@@ -9,7 +9,7 @@ from watchglass.cli import shared_options
 from watchglass.cli.capture_options import PythonProfiler
 from watchglass.cli.declaring import option
 from watchglass.cli.failure import print_note
-from watchglass.cli.shared_options import RunPath
+from watchglass.cli.shared_options import RunPath, whole_number
 from watchglass.cli.terminal import print_table, progress, stdout_console
 from watchglass.config import ParameterError, ProfilerConfig
 from watchglass.errors import InvalidValueError
@@ -50,7 +50,7 @@ def profile(
         print_note(f"{view.printable(run)}: {changes}, from step {step} on or the next possible one")
         if steps is None:
             return
-    number, first = _number("--steps", steps or "5"), None if start is None else _number("--start", start)
+    number, first = whole_number("--steps", steps or "5"), None if start is None else whole_number("--start", start)
     request = (
         open_run(run).profile_python(number, start=first, profiler=python_profiler or "cprofile")
         if python or python_profiler
@@ -111,9 +111,3 @@ def _settings(sample_interval: str | None, module_times: str | None, *, on: bool
         shared_options.check_choice("--module-times", module_times, ("on", "off"))
         settings["module_times"] = module_times == "on"
     return settings
-
-
-def _number(option: str, text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:19]) < 1 << 53:
-        raise InvalidValueError(f"{option} must be a whole number from 1 on but got {text!r}")
-    return int(text)

@@ -11,7 +11,7 @@ from typing import Any
 from watchglass.errors import WatchglassError
 from watchglass.record import recovered_steps
 from watchglass.records import Mode, Role, UntimedModules, WindowRefusal, count
-from watchglass.run import Run, count_steps_of, ending_of, leaders_of, state_of, usage_of
+from watchglass.run import Run, count_steps_of, ending_of, leaders_of, state_of, stop_reason, usage_of
 from watchglass.store import is_alive, lease_holder
 from watchglass.view import (
     Section,
@@ -80,6 +80,7 @@ def content_json(run: Run) -> dict[str, Any]:
         "run": run.location,
         "run_id": manifest.run_id,
         "state": state_of(run),
+        "stop_reason": stop_reason(run) or None,
         "created": datetime.fromtimestamp(manifest.created_ns / 1e9, timezone.utc).isoformat(timespec="seconds"),
         "command": list(manifest.command),
         "attempts": run.attempts,
@@ -167,9 +168,10 @@ def _state(run: Run) -> str:
     words = {"lost": "failed", "not finished": "not finished: running, or died"}
     state = state_of(run)
     failure = ending_of(run).failure if "stopped" not in state else None
-    return words.get(state, state) + (
-        f": {failure_sentence(failure).removeprefix('interrupted by ')}" if failure is not None else ""
-    )
+    why = failure_sentence(failure).removeprefix("interrupted by ") if failure is not None else ""
+    if "stopped" in state and (reason := stop_reason(run)):
+        why = f"the reason given: {reason}"
+    return words.get(state, state) + (f": {why}" if why else "")
 
 
 def _steps(run: Run) -> Section:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Annotated
 
 from watchglass.cli.declaring import argument, option
@@ -99,3 +100,26 @@ def check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
     """
     if value not in choices:
         raise InvalidValueError(f"{option} must be one of {', '.join(choices)} but got {value!r}")
+
+
+def whole_number(option: str, text: str) -> int:
+    """The value of an option that is a whole number from 1 on.
+
+    Raises:
+        InvalidValueError: It is something else.
+    """
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:19]) < 1 << 53:
+        raise InvalidValueError(f"{option} must be a whole number from 1 on but got {text!r}")
+    return int(text)
+
+
+def range_of(text: str) -> range:
+    """The value of ``--steps START:STOP``.
+
+    Raises:
+        InvalidValueError: It is something else.
+    """
+    found = re.fullmatch(r"(\d{1,15}):(\d{1,15})", text, re.ASCII)
+    if found is None or int(found[1]) >= int(found[2]):
+        raise InvalidValueError(f"--steps must be START:STOP with START below STOP, such as 100:200, but got {text!r}")
+    return range(int(found[1]), int(found[2]))

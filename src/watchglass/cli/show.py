@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from datetime import datetime, timezone
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,15 +13,16 @@ import typer
 from watchglass import view
 from watchglass.cli.declaring import option
 from watchglass.cli.failure import print_warning
-from watchglass.cli.shared_options import RunPath
+from watchglass.cli.shared_options import RunPath, range_of, whole_number
 from watchglass.cli.terminal import print_section, print_table, stdout_console, working
-from watchglass.errors import MissingFileError, NotARunError
+from watchglass.errors import InvalidValueError, MissingFileError, NotARunError
 from watchglass.records import count
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from watchglass.diagnose import RunSummary
+    from watchglass.questions import SeriesAnswer
     from watchglass.run import ListedRun
 
 
@@ -34,11 +36,26 @@ def show(
     run: RunPath,
     tensors: Annotated[bool, option("--tensors", "List every tensor.")] = False,
     every: Annotated[bool, option("--all", "Of a folder, list every run, not only the newest 50.")] = False,
+    series: Annotated[
+        str | None,
+        option("--series NAME", "Show one scalar, such as loss, or one tensor over training steps."),
+    ] = None,
+    statistic: Annotated[
+        str | None, option("--statistic NAME", "Of the tensor of --series: l2, mean, std, max and so on. [default: l2]")
+    ] = None,
+    mode: Annotated[
+        str | None, option("--mode train|eval", "Of --series; eval is the mean of each evaluation. [default: train]")
+    ] = None,
+    steps: Annotated[
+        str | None, option("--steps START:STOP", "Of --series, only these steps, STOP excluded. [default: all]")
+    ] = None,
+    points: Annotated[str | None, option("--points N", "Most points of --series, 2 to 200. [default: 40]")] = None,
     as_json: Annotated[bool, option("--json", "Print JSON for programs; a run with all its tensors.")] = False,
 ) -> None:
     """Show the content of a run: attempts, workers, steps, tensors, last values, findings of the rules.
 
-    For a folder of runs: list the newest runs.
+    For a folder of runs: list the newest runs. With --series: one number over steps; each point stands for equally many
+    steps, with their last, lowest and highest value.
     """
     from watchglass.cli.recovery import mention_unrecovered, recover
     from watchglass.cli.run_contents import content_json, head_of, sections_of
@@ -46,7 +63,17 @@ def show(
     from watchglass.run import open_run, open_runs
 
     console = stdout_console()
+    asked = {"--statistic": statistic, "--mode": mode, "--steps": steps, "--points": points}
+    if series is None and (extra := [name for name, value in asked.items() if value is not None]):
+        raise InvalidValueError(f"{extra[0]} needs --series NAME")
     recover(run)
+    if series is not None:
+        answer = _series(run, series, statistic, mode, steps, points)
+        if as_json:
+            typer.echo(view.strict_json(asdict(answer)), nl=False)
+        else:
+            _print_series(console, answer)
+        return
     try:
         with working("reading the run"):
             opened = open_run(run)
@@ -77,6 +104,37 @@ def show(
     mention_unrecovered(run, opened)
     for problem in opened.problems:
         print_warning(str(problem))
+
+
+def _series(
+    run: str, name: str, statistic: str | None, mode: str | None, steps: str | None, points: str | None
+) -> SeriesAnswer:
+    from watchglass.questions import read_series
+    from watchglass.run import open_run
+
+    chosen = range_of(steps) if steps is not None else None
+    many = whole_number("--points", points) if points is not None else 40
+    with working("reading the run"):
+        opened = open_run(run)
+    return read_series(
+        opened, name, listed_by=f"watchglass show {run} --tensors lists them", statistic=statistic or "",
+        mode=mode or "train", first=chosen.start if chosen is not None else 0,
+        last=chosen.stop - 1 if chosen is not None else None, points=many,
+    )  # fmt: skip
+
+
+def _print_series(console: Console, answer: SeriesAnswer) -> None:
+    titles = ("step", "last", "lowest", "highest", "not finite")
+    rows = [
+        (f"{each.step:,}", *(_number(value) for value in (each.last, each.low, each.high)), f"{each.not_finite:,}")
+        for each in answer.points
+    ]
+    heading = f"{answer.name} of {answer.run}, {answer.mode}: {count(answer.values, 'value')}"
+    print_table(console, view.printable(heading), rows, titles=titles if rows else (), numbers=titles)
+
+
+def _number(value: float | str) -> str:
+    return value if isinstance(value, str) else view.number(value)
 
 
 def _run_json(run: RunSummary) -> dict[str, Any]:

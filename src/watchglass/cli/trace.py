@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated
 
 import typer
 
 from watchglass import view
 from watchglass.cli.declaring import option
-from watchglass.cli.shared_options import RunPath
+from watchglass.cli.shared_options import RunPath, range_of
 from watchglass.cli.terminal import working
 from watchglass.errors import InvalidValueError
 
@@ -28,7 +27,7 @@ def trace(
     """Write a run as a trace that Perfetto opens: steps and phases of all ranks, findings, load of the machines."""
     from watchglass.cli.verdicts import judged
 
-    chosen = None if steps is None else _range(steps)
+    chosen = None if steps is None else range_of(steps)
     view.check_trace_path(output, replace=force)
     traces = {each: view.read_torch_trace(each) for each in imported or ()}
     for name, trace in traces.items():
@@ -39,10 +38,3 @@ def trace(
     with working("writing the trace"):
         written = view.write_trace(opened, verdict.findings, output, steps=chosen, imported=traces, replace=force)
     typer.echo(f"{view.printable(output)} ({view.size(written)}); open it at https://ui.perfetto.dev")
-
-
-def _range(text: str) -> range:
-    found = re.fullmatch(r"(\d{1,15}):(\d{1,15})", text, re.ASCII)
-    if found is None or int(found[1]) >= int(found[2]):
-        raise InvalidValueError(f"--steps must be START:STOP with START below STOP, such as 100:200, but got {text!r}")
-    return range(int(found[1]), int(found[2]))

@@ -31,7 +31,7 @@ from watchglass.records import (
     judged,
 )
 from watchglass.rules import Knowledge, load_knowledge
-from watchglass.run import Ending, Run, count_steps, ending_of, examined_steps, is_judged, leaders_of
+from watchglass.run import Ending, Run, count_steps, ending_of, examined_steps, is_judged, leaders_of, stop_reason
 from watchglass.store import Problem, layout
 
 #: From this number of steps on, their mean estimates the duration of further steps.
@@ -96,6 +96,7 @@ def verdict(
         train_steps=steps,
         planned_train_steps=planned,
         seconds=seconds,
+        stop_reason=stop_reason(run) if stopped else "",
         steps_saved=steps_saved,
         seconds_saved=saved,
         price_per_hour=price_per_hour,

@@ -47,6 +47,7 @@ class RunsAnswer:
     """The newest runs that match."""
 
     location: str
+    note: str  #: Why there are no runs at all, "" if there are.
     matching: int  #: How many match; only the newest are in ``runs``.
     runs: list[RunAnswer]
 
@@ -108,6 +109,7 @@ class VerdictAnswer:
     findings_total: int
     rules_without_answer: int
     failure: str  #: How the script failed, "" if it did not.
+    stop_reason: str  #: Why a person or a program stopped it, "" for a stop by a finding, or none.
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any
-
-import numpy as np
 
 from watchglass import diagnose, view
 from watchglass.config import RuleSpec, environment, suggest
@@ -38,7 +36,7 @@ from watchglass.questions.answers import (
     VerdictAnswer,
     shown_or_none,
 )
-from watchglass.questions.series import first_difference, last_values, series_answer
+from watchglass.questions.series import first_difference, last_values, read_series
 from watchglass.records import Diagnosis, Finding, Mode, Role, Status, Verdict
 from watchglass.run import (
     ListedRun,
@@ -56,8 +54,8 @@ from watchglass.store import open_store
 
 #: Most runs, findings and names of an answer, and most runs of a back-test.
 _RUNS, _FINDINGS, _NAMES, _BACKTESTED = 50, 20, 100, 20
-#: Most points of a series, and most seconds of one wait and of one evaluation.
-_POINTS, MOST_WAIT_S, _EVALUATION_S = 200, 300.0, 600.0
+#: Most seconds of one wait and of one evaluation.
+MOST_WAIT_S, _EVALUATION_S = 300.0, 600.0
 #: Seconds between two looks at a run in a folder.
 _LOOK_S = 0.5
 
@@ -88,9 +86,10 @@ class Questions:
             search: Words that the name must contain.
             limit: Most runs, 1 to 50.
         """
-        found = [each for each in self._listed() if all(word in each.name.lower() for word in search.lower().split())]
+        listed, note = self._listed()
+        found = [each for each in listed if all(word in each.name.lower() for word in search.lower().split())]
         newest = sorted(found, key=lambda each: (-each.created_ns, each.name))[: max(1, min(limit, _RUNS))]
-        return RunsAnswer(self.location, len(found), [_listed_answer(self.summaries.of(each)) for each in newest])
+        return RunsAnswer(self.location, note, len(found), [_listed_answer(self.summaries.of(each)) for each in newest])
 
     def verdict(self, run: str) -> VerdictAnswer:
         """Give the verdict on a run: diagnoses with likely causes, evidence and what to try, and the findings.
@@ -176,18 +175,7 @@ class Questions:
             last: The last step; none for the newest.
             points: Most points, 2 to 200.
         """
-        listed, opened = self._open(run)
-        if _mode(mode) is Mode.EVAL:
-            stretches = [each for each in opened.stretches(Mode.EVAL) if name in each.means]
-            if not stretches:
-                raise UnknownNameError(f"no evaluation of {listed.name} has {name!r}; find_names lists the scalars")
-            series = (
-                np.array([max(each.train_step, 0) for each in stretches], np.int64),
-                np.array([each.means[name] for each in stretches]),
-            )
-        else:
-            series = opened.scalars(name)
-        return series_answer(identifier_of(listed.name), name, mode.lower(), series, first, last, _points(points))
+        return self._series(run, name, mode=mode, first=first, last=last, points=points)
 
     def read_tensor(
         self, run: str, name: str, statistic: str = "l2", first: int = 0, last: int | None = None, points: int = 40
@@ -202,10 +190,12 @@ class Questions:
             last: The last step; none for the newest.
             points: Most points, 2 to 200.
         """
+        return self._series(run, name, statistic=statistic, first=first, last=last, points=points)
+
+    def _series(self, run: str, name: str, **asked: Any) -> SeriesAnswer:
         listed, opened = self._open(run)
-        series = opened.tensor(name).reductions(statistic)
-        answered = f"{name} {statistic}"
-        return series_answer(identifier_of(listed.name), answered, "train", series, first, last, _points(points))
+        found = read_series(opened, name, listed_by="find_names lists them", **asked)
+        return replace(found, run=identifier_of(listed.name))
 
     def compare_runs(self, run: str, other: str) -> ComparisonAnswer:
         """Compare two runs: verdicts, settings that differ, last values, and the first step at which numbers differ.
@@ -344,14 +334,17 @@ class Questions:
         asked = f"profile training steps {request.steps.start} to {request.steps.stop - 1} or the next possible ones"
         return ActionAnswer(identifier_of(listed.name), asked)
 
-    def _listed(self) -> list[ListedRun]:
+    def _listed(self) -> tuple[list[ListedRun], str]:
+        """The runs, and why there are none: an assistant may ask before the first one."""
         try:
-            return runs_of(self.location, RunSearch(open_store(self.location))).listed
-        except MissingFileError:
-            return []  # an assistant may ask before the first run
+            return runs_of(self.location, RunSearch(open_store(self.location))).listed, ""
+        except MissingFileError as error:
+            return [], str(error)
 
     def _find(self, name: str) -> ListedRun:
-        listed = self._listed()
+        listed, note = self._listed()
+        if note:
+            raise UnknownNameError(f"there is no run {name!r:.100}: {note}")
         for each in listed:
             if name in (identifier_of(each.name), each.name):
                 return each
@@ -381,6 +374,7 @@ def _verdict_answer(listed: ListedRun, run: Run, verdict: Verdict, *, evaluated:
         findings=[_finding_answer(each) for each in _worst(verdict.findings)], findings_total=len(verdict.findings),
         rules_without_answer=sum(each.status in silent for each in verdict.statuses),
         failure=view.failure_sentence(verdict.failure) if verdict.failure is not None else "",
+        stop_reason=verdict.stop_reason,
     )  # fmt: skip
 
 
@@ -427,7 +421,7 @@ def _checked_answer(listed: ListedRun, run: Run, whole: dict[str, Any]) -> Verdi
         headline=whole["headline"], evaluated=True, train_steps=whole["train_steps"],
         last_step=run.worker().numbers(Mode.TRAIN).last, diagnoses=diagnoses, findings=findings[:_FINDINGS],
         findings_total=len(findings), rules_without_answer=sum(each["status"] in silent for each in whole["rules"]),
-        failure=(whole["failure"] or {}).get("sentence", ""),
+        failure=(whole["failure"] or {}).get("sentence", ""), stop_reason=whole["stop_reason"] or "",
     )  # fmt: skip
 
 
@@ -454,16 +448,6 @@ def _built_in(name: str) -> str:
     if name not in names:
         raise UnknownNameError(f"there is no built-in rule {name!r:.100}{suggest(name, names)}; list_rules lists them")
     return name
-
-
-def _mode(text: str) -> Mode:
-    if text.lower() not in ("train", "eval"):
-        raise InvalidValueError(f'mode must be "train" or "eval" but got {text!r:.100}')
-    return Mode.of(text.upper())
-
-
-def _points(number: int) -> int:
-    return max(2, min(number, _POINTS))
 
 
 def _in_short(value: Any) -> str:

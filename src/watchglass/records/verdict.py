@@ -214,6 +214,7 @@ class Verdict:
         examined: The TRAIN steps at which tensors were examined; None if unknown.
         planned_train_steps: TRAIN steps that the run would have had, None if unknown.
         seconds: Duration of the run as recorded.
+        stop_reason: Why a person or a program stopped it; "" for a stop by a finding, or none.
         steps_saved: TRAIN steps not run because of the stop; None if unknown or not stopped.
         seconds_saved: Estimated seconds saved because of the stop; None if unknown.
         price_per_hour: Price of an hour of the run, in any currency; None if the user gave none.
@@ -240,6 +241,7 @@ class Verdict:
     train_steps: int = 0
     planned_train_steps: int | None = None
     seconds: float = 0.0
+    stop_reason: str = ""
     steps_saved: int | None = None
     seconds_saved: float | None = None
     price_per_hour: float | None = None

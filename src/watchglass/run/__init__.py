@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from watchglass.run.stages import Stage as Stage, Stages as Stages
     from watchglass.run.statistics_query import spans as spans
     from watchglass.run.step_phases import Phases as Phases
-    from watchglass.run.stopping import request_stop as request_stop
+    from watchglass.run.stopping import request_stop as request_stop, stop_reason as stop_reason
     from watchglass.run.summaries import (
         count_steps as count_steps,
         count_steps_of as count_steps_of,

@@ -6,10 +6,15 @@ import time
 from collections.abc import Callable
 
 from watchglass.config import TIMING
-from watchglass.control import Agreement, Stop, WorkerProgress
+from watchglass.control import Agreement, Stop, WorkerProgress, decode_commit
+from watchglass.errors import DamagedDataError, MissingFileError
 from watchglass.records import Mode
 from watchglass.run.profiling import running_attempt
 from watchglass.run.run_records import RunRecords
+from watchglass.store import layout, read_small
+
+#: Characters of a reason that are shown.
+_LONGEST_REASON = 300
 
 
 def request_stop(run: RunRecords, reason: str, sleep: Callable[[float], None] = time.sleep) -> int:
@@ -34,6 +39,24 @@ def request_stop(run: RunRecords, reason: str, sleep: Callable[[float], None] = 
         sleep(TIMING.end_look_s)
         run.refresh()
     return committed[0].at_step
+
+
+def stop_reason(run: RunRecords) -> str:
+    """The reason that a person or a program gave for the stop of the newest attempt, up to 300 characters.
+
+    "" where there is none: no stop, or one by a finding, which is its own reason.
+
+    Raises:
+        StoreError: The store refused.
+    """
+    try:
+        data = read_small(run.store, layout.control_commit(Stop.kind, run.attempt, 0))
+        stop = decode_commit(Stop, data).change
+    except (MissingFileError, DamagedDataError):
+        return ""
+    if stop.finding or not isinstance(stop.reason, str):
+        return ""
+    return stop.reason if len(stop.reason) <= _LONGEST_REASON else f"{stop.reason[: _LONGEST_REASON - 1]}…"
 
 
 def _active(run: RunRecords, attempt: int) -> list[WorkerProgress]:

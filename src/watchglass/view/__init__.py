@@ -104,6 +104,7 @@ if TYPE_CHECKING:
     from watchglass.view.report import (
         check_report_path as check_report_path,
         render_report as render_report,
+        report_json as report_json,
         write_report as write_report,
     )
     from watchglass.view.sarif import sarif_document as sarif_document

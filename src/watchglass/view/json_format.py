@@ -65,6 +65,7 @@ def _verdict(verdict: Verdict, terms: Terms) -> dict[str, Any]:
         "examined": asdict(verdict.examined) if verdict.examined is not None else None,
         "planned_train_steps": verdict.planned_train_steps,
         "seconds": verdict.seconds,
+        "stop_reason": verdict.stop_reason or None,
         "saved": {
             "steps": verdict.steps_saved,
             "seconds": verdict.seconds_saved,

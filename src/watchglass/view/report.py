@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from watchglass.records import Verdict
 from watchglass.run import Run, open_run
+from watchglass.view.block_values import json_blocks
 from watchglass.view.blocks import Block, Section, captioned
 from watchglass.view.comparison import comparison_page
 from watchglass.view.figures import run_figures, scalar_figures
 from watchglass.view.formats import Judged, RuleText
 from watchglass.view.html_format import page_html
+from watchglass.view.json_format import strict_json
 from watchglass.view.output_file import check_output_path, write_whole
 from watchglass.view.sections import (
     diagnosis_blocks,
@@ -24,6 +26,7 @@ from watchglass.view.sections import (
     summary_block,
 )
 from watchglass.view.timing import no_texts, time_blocks
+from watchglass.view.verdict_sentences import headline
 
 
 def write_report(judged: Judged, path: str | os.PathLike[str], *, replace: bool = False) -> int:
@@ -63,15 +66,32 @@ def check_report_path(path: str | os.PathLike[str], *, replace: bool = False, or
 
 def html_document(judged: Judged) -> str:
     """The page of a run, or of many their comparison; everything that comes from a run is escaped."""
+    return page_html(*_page_of(judged))
+
+
+def report_json(judged: Judged) -> str:
+    """What the page shows as JSON: its blocks, each with its type and fields, and pictures with their numbers."""
+    title, blocks = _page_of(judged)
+    runs = [{"run": each.run, "status": each.status, "headline": headline(each)} for each in judged.verdicts]
+    return strict_json({"title": title, "runs": runs, "blocks": json_blocks(blocks)})
+
+
+def _page_of(judged: Judged) -> tuple[str, Sequence[Block]]:
+    """Title and content."""
     if judged.many:
-        return page_html(f"watchglass: {judged.headline}", comparison_page(judged))
+        return f"watchglass: {judged.headline}", comparison_page(judged)
     (verdict,) = judged.verdicts
-    return render_report(judged.runs.get(verdict.run) or open_run(verdict.run), verdict, judged.rules)
+    run = judged.runs.get(verdict.run) or open_run(verdict.run)
+    return _title(verdict), report_blocks(run, verdict, judged.rules)
 
 
 def render_report(run: Run, verdict: Verdict, rules: Callable[[], Mapping[str, RuleText]] = no_texts) -> str:
     """The whole page; ``rules`` documents those on time. Everything that comes from the run is escaped."""
-    return page_html(f"watchglass: {verdict.status} in {verdict.run}", report_blocks(run, verdict, rules))
+    return page_html(_title(verdict), report_blocks(run, verdict, rules))
+
+
+def _title(verdict: Verdict) -> str:
+    return f"watchglass: {verdict.status} in {verdict.run}"
 
 
 def report_blocks(run: Run, verdict: Verdict, rules: Callable[[], Mapping[str, RuleText]] = no_texts) -> list[Block]:

@@ -181,6 +181,8 @@ def closing(
         sentence: Whether a sentence above states length, metrics and :func:`growing`.
     """
     yield from _ended_early(verdict)
+    if verdict.stop_reason:
+        yield f"the reason given for the stop: {printable(verdict.stop_reason)}"
     yield from model_lines(verdict, brief=brief)
     metrics = metrics_in_words(verdict)
     if metrics and not brief:

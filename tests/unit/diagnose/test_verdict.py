@@ -10,14 +10,23 @@ import pytest
 
 from phased_steps import phased
 from watchglass.config import RuleSpec
+from watchglass.control import Commit, Stop, encode
 from watchglass.diagnose import verdict
 from watchglass.errors import InvalidValueError
 from watchglass.evaluate import replay
 from watchglass.records import Failure, Finding, Mode, Observation, RuleStatus, Severity, Status, facts
 from watchglass.run import open_run, state_of
-from watchglass.store import JournalWriter, open_store, write_launch_end
+from watchglass.store import JournalWriter, LocalStore, layout, open_store, write_launch_end
 from watchglass.testing import Batch, RunBuilder, Silence, Step, build_run
-from watchglass.view import Judged, Terms, explain_verdict, headline, junit_document, not_answered, verdict_text
+from watchglass.view import (
+    Judged,
+    Terms,
+    explain_verdict,
+    headline,
+    junit_document,
+    not_answered,
+    verdict_text,
+)
 
 LAYER = np.arange(1, 13, dtype=np.float32).reshape(4, 3)
 HEALTHY = [
@@ -50,6 +59,30 @@ def test_a_stopped_run_says_what_was_saved(run_path: Path) -> None:
     assert (found.steps_saved, found.price_per_hour, found.cost_saved) == (30, None, None)
     assert found.seconds_saved == pytest.approx(3.0)
     assert [finding.severity for finding in found.findings] == [Severity.ERROR]
+
+
+@pytest.mark.parametrize(
+    ("stop", "reason"),
+    [
+        (Stop("the loss is flat"), "the loss is flat"),
+        (Stop("x" * 400), "x" * 299 + "…"),
+        (Stop("DeadRelu: units are dead", "0123456789ab"), ""),  # the finding is in the verdict
+    ],
+)
+def test_a_stopped_run_says_why_a_person_or_program_stopped_it(run_path: Path, stop: Stop, reason: str) -> None:
+    path = build_run(run_path, HEALTHY, status="stopped")
+    LocalStore(path).write(layout.control_commit("stop", 0, 0), encode(Commit(3, stop), 0))
+    found = verdict(open_run(path))
+    assert found.stop_reason == reason
+    lines = verdict_text(found, width=1000).splitlines()
+    assert (f"the reason given for the stop: {reason}" in lines) == bool(reason)
+
+
+@pytest.mark.parametrize("data", [b"{", b"[]", b'{"at_step": 3, "reason": 7}'])
+def test_a_stop_whose_reason_makes_no_sense_has_none(run_path: Path, data: bytes) -> None:
+    path = build_run(run_path, HEALTHY, status="stopped")
+    LocalStore(path).write(layout.control_commit("stop", 0, 0), data)
+    assert verdict(open_run(path)).stop_reason == ""
 
 
 def test_a_run_that_was_killed_after_the_commit_was_stopped(run_path: Path) -> None:

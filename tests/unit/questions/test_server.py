@@ -11,8 +11,10 @@ import anyio
 import numpy as np
 import pytest
 from mcp.client import Client
+from mcp.server import MCPServer
 
 from dashboards import HOSTILE, finding, steps
+from watchglass.cli import main
 from watchglass.errors import MissingExtraError
 from watchglass.questions import Questions, make_server
 from watchglass.records import Mode, RuleStatus, Status
@@ -59,8 +61,40 @@ def test_runs_are_listed_with_their_verdict(folder: Path) -> None:
 
 
 def test_there_may_be_no_run_yet(tmp_path: Path) -> None:
-    assert ask(tmp_path / "runs", "list_runs")[0]["runs"] == []
-    assert "there is no run 'a'" in ask(tmp_path / "runs", "verdict", run="a")[1]
+    answer, _ = ask(tmp_path / "runs", "list_runs")
+    assert (answer["runs"], answer["matching"]) == ([], 0)
+    assert f"{tmp_path / 'runs'} holds no runs" in answer["note"]
+    refused = ask(tmp_path / "runs", "verdict", run="a")[1]
+    assert "there is no run 'a'" in refused
+    assert "holds no runs" in refused
+
+
+def test_a_folder_without_runs_is_named_where_the_server_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served: list[str] = []
+    monkeypatch.setattr(MCPServer, "run", lambda server, transport: served.append(transport))
+    assert main(["mcp", str(tmp_path / "runs")]) == 0
+    assert served == ["stdio"]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{tmp_path / 'runs'} holds no runs" in line
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("read_series", {"name": "los"}),
+        ("read_tensor", {"name": "weight"}),
+        ("read_series", {"name": "reward", "mode": "eval"}),
+        ("read_series", {"name": f"{HOSTILE}/reward", "mode": "eval"}),
+    ],
+)
+def test_a_name_that_is_not_there_is_refused_with_the_tool_that_lists_names(
+    folder: Path, tool: str, arguments: dict[str, str]
+) -> None:
+    refused = ask(folder, tool, run="well", **arguments)[1]
+    assert refused.endswith("; find_names lists them")
+    assert "tensor_names" not in refused
 
 
 def test_a_verdict_cites_run_and_step(folder: Path) -> None:
@@ -192,3 +226,12 @@ def test_a_missing_sdk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "mcp", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'watchglass\[mcp\]'"):
         make_server(str(tmp_path))
+
+
+def test_the_reason_of_a_stop_is_in_the_verdict(tmp_path: Path) -> None:
+    with RunBuilder(tmp_path / "runs" / "a") as builder:
+        builder.step(steps(1)[0])
+        assert ask(tmp_path / "runs", "stop_run", actions=True, run="a", reason="the loss is flat")[0]
+        builder.leave("stopped")
+    answer, _ = ask(tmp_path / "runs", "verdict", run="a")
+    assert (answer["status"], answer["stop_reason"]) == ("stopped", "the loss is flat")
