@@ -16,6 +16,7 @@ from watchglass.record.open_steps import CapturedRecords, OpenStep, no_rows_lost
 from watchglass.record.steady_rows import STEADY_ROW_BYTES, SteadyRow
 from watchglass.record.step_encoding import queued_bytes
 from watchglass.records import Fact, GivenUp, TensorInfo
+from watchglass.store import ABSENT
 
 #: Shares of the queue's bound. Beyond them a step loses its raw tensors, then its statistics, its scalars and facts,
 #: and at last itself. The first is a share of all bytes. The others are shares of the bytes without raw tensors,
@@ -98,7 +99,10 @@ class StepQueue:
     def put_row(self, row: tuple[Any, ...]) -> None:
         """Queue the fields of a :class:`SteadyRow`."""
         self.train_step = row[1]
-        self._flight.row(*row[:7])
+        if type(row[4]) is float:
+            self._flight.row(*row[:7])
+        else:  # a loss on its way from a device
+            self._flight.row(*(*row[:4], ABSENT, *row[5:7]))
         if self._shut or self._bytes_put - self._bytes_taken > self._most_bytes:
             self.dropped["steps"] += 1
             return

@@ -28,7 +28,8 @@ def _train(path: Path, steps: int, **settings: Any) -> watchglass.Run:
     """A loop whose loss is the number of its step; captured steps have the tensors of one layer."""
     collector = Collector()
     with watchglass.Hook(path, strict=True, **settings) as hook:
-        compiled, delivery = CompiledSteps(hook.port), StepDelivery(hook.port, "toy")
+        compiled = CompiledSteps(hook.port)
+        delivery = StepDelivery(hook.port, "toy", compiled)
         begin, end, save = map(hook.port.guarded, (compiled.begin, compiled.end, delivery.save))
         kernel = np.ones((3, 2), np.float32)
         for number in range(steps):

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from failing import Bad, Poisoned, to_nan
 from guards import guard
-from watchglass.capture.pytorch.first_bad import analysis
-from watchglass.capture.pytorch.first_bad.analysis import Look
+from watchglass.capture.facts import first_bad as analysis
+from watchglass.capture.facts.first_bad import Look
 from watchglass.capture.pytorch.first_bad.extremes import bring_back, look_at
 from watchglass.capture.pytorch.first_bad.forward_replay import RefusedError
 from watchglass.capture.pytorch.first_bad.trace import Trace

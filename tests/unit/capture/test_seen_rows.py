@@ -14,8 +14,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import watchglass
 from watchglass import Mode, Run, open_run
 from watchglass.capture.facts.input_sketches import Sample
+from watchglass.capture.facts.seen_rows import SeenRows, hashes_of
 from watchglass.capture.pytorch.facts.copies import row_sample
-from watchglass.capture.pytorch.facts.seen_rows import SeenRows, hashes_of
 
 Batch = tuple[Tensor, Tensor]
 

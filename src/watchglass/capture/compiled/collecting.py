@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 from watchglass.capture.module_places import NOWHERE, ParameterPlace, Place
+from watchglass.records import facts
 
 
 class ValuePart(str, Enum):
@@ -21,11 +22,17 @@ class ValuePart(str, Enum):
     BEFORE = "before"  #: A parameter before the update.
     AFTER = "after"  #: The same after it.
     STATE = "state"  #: A variable of an optimizer after the update.
-    BATCH = "batch"  #: What the model takes.
+    MOMENT = "moment"  #: The second moment of a parameter after it, by whose root an adaptive optimizer divides.
+    RATE = "rate"  #: The learning rate of the update, a number.
+    UPDATES = "updates"  #: How many updates there were after it, a number, if moments are corrected for their start.
+    SCALE = "scale"  #: The factor of loss scaling, a number.
+    BATCH = "batch"  #: A tensor that the model takes, named by its place in the arguments, ``"0"``, ``"image"``.
     INPUT = "input"  #: What a module takes.
     OUTPUT = "output"  #: What a module returns.
     PREDICTIONS = "predictions"  #: What a loss function judges, see :class:`ObservedLoss`.
     LABELS = "labels"  #: What it compares them with.
+    MEAN = "mean"  #: The moving average of the mean, of a module that normalises.
+    VARIANCE = "variance"  #: The same of the variance.
     CUSTOM = "custom"  #: What a script saves.
 
 
@@ -34,15 +41,18 @@ class ObservedLoss:
     """A call of a loss function. Its predictions and labels are collected under its number, as the parts of that name.
 
     Attributes:
-        function: The word of its kind, one of :data:`~watchglass.records.LOSSES`.
+        function: The word of its kind, one of :data:`~watchglass.records.LOSSES`. A loss that takes probabilities of
+            classes is ``nll_loss``, with their logarithms collected.
         predictions: Shape of the predictions as the script gave them; classes are the last axis.
-        labels: Shape of the labels.
+        labels: Shape of the labels, a class or shares of all classes.
         dtypes: Names of the dtypes of both.
         number: Number of the call in its step, from 1.
         by_class: Whether the collected predictions are rows of classes, ``[rows, classes]``, logits or logarithms of
             probabilities, and the labels one class for each row, or shares of the shape of the predictions.
         reduction: ``"mean"``, ``"sum"``, ``"none"``, or None where it is not known.
-        operation: The last operation that made the predictions, ``"softmax"``; None where it is not known.
+        operation: The last operation that made the collected predictions, ``"softmax"``; None where it is not known.
+        normalized_over: If that is a softmax, the size of the axis over which its values add up to one.
+        result: Shape of what it returned.
         ignored: The class that counts as none.
         smoothing: Share of each label that goes to all classes.
         weighted: Whether classes or samples have weights.
@@ -56,9 +66,28 @@ class ObservedLoss:
     by_class: bool = False
     reduction: str | None = None
     operation: str | None = None
+    normalized_over: int | None = None
+    result: tuple[int, ...] = ()
     ignored: int | None = None
     smoothing: float = 0.0
     weighted: bool = False
+
+
+@dataclass(frozen=True)
+class Updater:
+    """What updates the parameters of a model.
+
+    Attributes:
+        type: Its type, ``"Adam"``.
+        groups: Settings of its groups; a learning rate that is collected counts for the first one.
+        group_of: Group of a parameter by its name; 0 for those that are not named.
+        skips: Whether it leaves out an update whose gradients are not finite, as loss scaling does.
+    """
+
+    type: str
+    groups: tuple[facts.UpdateGroup, ...] = (facts.UpdateGroup(),)
+    group_of: Mapping[str, int] = field(default_factory=dict)
+    skips: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,8 +96,9 @@ class Collected:
 
     Attributes:
         part: Its part in the step.
-        name: Its name without a prefix: of a parameter ``fc1.kernel``, of an output the path of the module with the
-            path inside what it returns, of a number its name.
+        name: Its name without a prefix: of a parameter ``fc1.kernel``, of an output or input its path inside what the
+            module returns or takes, "" for a single one; of predictions ``prediction``, of labels ``label``, of a
+            second loss ``prediction_2``; of a number its name.
         place: The module that it belongs to.
         parameter: Of gradients and parameters, the parameter.
         model: Number of its model.
@@ -134,7 +164,8 @@ class Collector:
 
     def add(self, what: Collected, value: Any) -> str:
         """Add a value to the open frame; returns its key, which has a number if the frame has such a value already."""
-        values, first = self._frames[-1], f"{what.part.value}/{what.name}"
+        path = what.place.path if what.parameter is None else ""
+        values, first = self._frames[-1], "/".join(filter(None, (what.part.value, path, what.name)))
         key, number = first, 1
         while key in values:
             number += 1

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from watchglass.capture.arrays import number_of
+from watchglass.capture.compiled.first_bad import FirstBadValue
 from watchglass.capture.phase_source import PhaseSource, record_phases
 from watchglass.capture.port import Port
 from watchglass.capture.step_phases import COMPUTE, DATA, NO_PHASES, StepPhases
@@ -32,6 +33,7 @@ class CompiledSteps(PhaseSource):
 
     def __init__(self, port: Port) -> None:
         self._port = port
+        self.first_bad = FirstBadValue(port)  #: Looks for the first value that is not finite.
         self._phases: StepPhases | None = None
         self._open: OpenStep | None = None
         # Whether steps are recorded as rows now; the next one that is due; when the first row began, and their number.
@@ -55,7 +57,7 @@ class CompiledSteps(PhaseSource):
             self._phases.begin(DATA)
 
     def begin(self, mode: Mode = Mode.TRAIN) -> OpenStep | None:
-        """A call begins; returns its step if something of it is due, else None.
+        """A call begins; returns its step if values of it are to be collected, else None.
 
         Raises:
             TrainingStopped: A stop was requested, and a TRAIN step would begin.
@@ -63,14 +65,15 @@ class CompiledSteps(PhaseSource):
         port, before_ns = self._port, self._began_ns
         now_ns = self._began_ns = port.clock.now_ns() if self._phases is None else self._phases.begin(COMPUTE)
         if self._steady:
-            if mode is Mode.TRAIN and port.clock.next_train_step < self._next_due and not port.changes.pending:
+            due = port.clock.next_train_step >= self._next_due or self.first_bad.alarmed
+            if mode is Mode.TRAIN and not due and not port.changes.pending:
                 return None
             self.leave()
         if before_ns and mode is Mode.TRAIN:
             self._lasted(now_ns - before_ns)
         step = self._open = port.begin(mode)
-        self._captured = step.due
-        return step if step.due else None
+        self._captured = self.first_bad.collects(step) or step.due
+        return step if self._captured else None
 
     def end(self, numbers: Mapping[str, Any], rate: float | None = None, weight: float = 1.0, model: int = 0) -> None:
         """The call has returned, and what was captured of it is saved.
@@ -87,13 +90,20 @@ class CompiledSteps(PhaseSource):
             self._end_steady(numbers, rate, weight)
             return
         self._open = None
+        train = step.mode is Mode.TRAIN
         for name, value in numbers.items():
             role = Role.LOSS if name == "loss" or name.endswith("/loss") else Role.METRIC
-            port.add_scalar(step.records, name, number_of(value), role, weight, model if name == "loss" else None)
-        if rate is not None and step.mode is Mode.TRAIN:
+            number = number_of(value)
+            if train and name == "loss":
+                number = self.first_bad.ended(step, number)
+            port.add_scalar(step.records, name, number, role, weight, model if name == "loss" else None)
+        rated = rate is not None and train
+        if rated:
             port.add_scalar(step.records, "learning_rate", rate, Role.METRIC)
+        # What the loop knows itself counts more than what was computed from collected values.
+        own = {*numbers, "learning_rate"} if rated else numbers.keys()
+        step.records.series = [each for each in step.records.series if each[0] not in own]
         step.model = model
-        train = step.mode is Mode.TRAIN
         if train:
             port.updated(step)
         port.end(step)
@@ -107,6 +117,7 @@ class CompiledSteps(PhaseSource):
     def fail(self) -> None:
         """The call has raised: its step is none."""
         self._open = None
+        self.first_bad.dropped()
 
     def leave(self) -> None:
         """No further step is recorded as a row for now."""
@@ -117,8 +128,10 @@ class CompiledSteps(PhaseSource):
     def _end_steady(self, numbers: Mapping[str, Any], rate: float | None, weight: float) -> None:
         now_ns, spent_ns = (self._port.clock.now_ns(), NO_PHASES) if self._phases is None else self._phases.end()
         loss = numbers.get("loss", ABSENT)
+        if loss is not ABSENT:
+            loss = self.first_bad.watched(loss if type(loss) is float else number_of(loss))
         self._port.steady.step(
-            self._began_ns, now_ns, loss if type(loss) is float else number_of(loss),
+            self._began_ns, now_ns, loss,
             ABSENT if rate is None else rate, weight, spent_ns,
         )  # fmt: skip
         self._ended_ns, self._rows = now_ns, self._rows + 1

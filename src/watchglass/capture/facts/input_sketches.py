@@ -87,9 +87,8 @@ class Sample:
             return None
         count, length = min(rows, about.shape[0]), total // about.shape[0]
         in_order = len(about.shape) == 2 and "float" not in about.dtype
-        columns = slice(tokens) if in_order else slice(None, None, -(-length // numbers))
-        part = array[:count].reshape(count, length)[:, columns]
-        return cls("", about.shape, about.dtype, math.prod(part.shape), arrays.take(part), count)
+        index = _row_positions(count, length, 1 if in_order else -(-length // numbers), tokens if in_order else length)
+        return cls("", about.shape, about.dtype, len(index), arrays.take(array, index), count)
 
     @property
     def total(self) -> int:
@@ -244,6 +243,12 @@ def positions(total: int, limit: int = LIMIT) -> NDArray[np.int64]:
     number = np.arange(runs)
     starts = number * part + number * _SCATTER % (part - _RUN + 1)
     return np.asarray((starts[:, None] + np.arange(_RUN)[None, :]).reshape(-1))
+
+
+@functools.lru_cache(_REMEMBERED)
+def _row_positions(rows: int, length: int, stride: int, most: int) -> NDArray[np.int64]:
+    """Flat indices of every ``stride``-th of the first ``most`` elements of the first rows of this length."""
+    return np.asarray((np.arange(rows)[:, None] * length + np.arange(length)[:most:stride]).reshape(-1))
 
 
 def rows_of(total: int, number: int) -> NDArray[np.int64]:

@@ -138,7 +138,7 @@ class UpdateSamples:
         self, of: SampledParameter, settings: facts.UpdateGroup, divisor: float,
         last: tuple[_Array, _Array, _Array | None] | None,
     ) -> dict[str, Any]:  # fmt: skip
-        before, gradient, after = of.before.received(), of.gradient.received() / divisor, of.after.received()
+        before, gradient, after = _floats(of.before), _floats(of.gradient) / divisor, _floats(of.after)
         update = after - before
         nonzero = gradient != 0
         decay, pure_gradient, pure_update = self._apart(before, gradient, update, settings)
@@ -185,7 +185,7 @@ def _moments(of: SampledParameter, settings: facts.UpdateGroup, gradient: _Array
     """Elements by the square root of their second moment, corrected for its start, and the gradient over it."""
     if of.moment is None or settings.eps is None:
         return {"below_epsilon": None, "tiny_moment": None, "zero_moment": None, "gradient_over_moment": None}
-    root, step = np.sqrt(of.moment.received()), _number(of.step)
+    root, step = np.sqrt(_floats(of.moment)), _number(of.step)
     if settings.beta2 is not None and step:
         root = root / math.sqrt(max(1 - settings.beta2**step, 1e-12))
     some = root > 0
@@ -199,7 +199,13 @@ def _moments(of: SampledParameter, settings: facts.UpdateGroup, gradient: _Array
 
 
 def _number(value: Elements | float | None) -> float | None:
-    return float(value.received()[0]) if isinstance(value, Elements) else value
+    return float(value.numbers().reshape(-1)[0]) if isinstance(value, Elements) else value
+
+
+def _floats(elements: Elements) -> _Array:
+    """Elements in float32 at least; waits for a device."""
+    numbers = elements.numbers()
+    return numbers if numbers.dtype == np.float64 else numbers.astype(np.float32, copy=False)
 
 
 def _rms(values: _Array) -> float:

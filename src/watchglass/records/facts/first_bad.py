@@ -23,7 +23,7 @@ class NonfiniteGradients(DeclaredFact, kind="nonfinite_gradients"):
 class FirstBadPlace(DeclaredFact, kind="first_bad_module"):
     """Where values were first not finite."""
 
-    level: str = ""  #: `flags`, `graph`, `rerun` or `next_steps`
+    level: str = ""  #: `flags`, `graph`, `rerun`, `step` or `next_steps`
     where: str = ""  #: `forward`, `backward`, `loss`, `weights` or `input`
     module: str = ""
     module_type: str = ""

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
+from watchglass.capture.facts.first_bad import Look
 from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
 from watchglass.capture.pytorch.device.readback import DeviceRows
-from watchglass.capture.pytorch.first_bad.analysis import Look
 from watchglass.capture.pytorch.saving.reduce import plain
 
 

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from watchglass.capture.facts.first_bad import Look
 from watchglass.capture.operation_graph import CONSTANT
-from watchglass.capture.pytorch.first_bad.analysis import Look
 from watchglass.capture.pytorch.first_bad.extremes import look_at
 from watchglass.capture.pytorch.first_bad.lines import OperationLines, ways_of
 from watchglass.capture.pytorch.graph.autograd_graph import Graph

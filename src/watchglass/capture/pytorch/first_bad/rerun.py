@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from watchglass.capture.pytorch.first_bad import analysis, operations
-from watchglass.capture.pytorch.first_bad.analysis import Found
+from watchglass.capture.facts import first_bad as analysis
+from watchglass.capture.facts.first_bad import Found
+from watchglass.capture.pytorch.first_bad import operations
 from watchglass.capture.pytorch.first_bad.extremes import look_at
 from watchglass.capture.pytorch.first_bad.forward_replay import (
     RefusedError,

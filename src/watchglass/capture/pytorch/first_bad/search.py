@@ -15,10 +15,11 @@ from typing import Any
 
 from torch.optim import Optimizer
 
+from watchglass.capture.facts import first_bad as analysis
+from watchglass.capture.facts.first_bad import Found
 from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.events import ForwardCall
-from watchglass.capture.pytorch.first_bad import analysis, operations
-from watchglass.capture.pytorch.first_bad.analysis import Found
+from watchglass.capture.pytorch.first_bad import operations
 from watchglass.capture.pytorch.first_bad.forward_replay import RefusedError
 from watchglass.capture.pytorch.first_bad.lines import NotedForwards, OperationLines, ways_of
 from watchglass.capture.pytorch.first_bad.rerun import Rerun
@@ -199,12 +200,9 @@ class FirstBadModule:
         bad = self._weights.bad()
         if bad is None:
             return None
-        writer = self._weights.writer_of(bad)
-        if not writer or not step.mode_step:
-            return bad.found("was not finite before this forward, and no update has written it yet").fact("flags")
-        last = step.mode_step - 1
-        what = f"was already not finite before this forward: {writer} last updated it at step {last}"
-        return bad.found(what).fact("flags", optimizer=writer, updated_at=last)
+        writer, last = self._weights.writer_of(bad), step.mode_step - 1
+        found = analysis.before_forward(bad.place, writer, last)
+        return found.fact("flags", **({"optimizer": writer, "updated_at": last} if writer and last >= 0 else {}))
 
     def _last(self, bad: Sequence[str]) -> Found:
         return analysis.last_gradient(bad[-1], self._weights.place_of(bad[-1]))

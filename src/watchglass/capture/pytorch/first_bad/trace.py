@@ -13,9 +13,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from watchglass.capture.facts.first_bad import Call, Seen
 from watchglass.capture.guard import Guard, harmless
 from watchglass.capture.module_places import Place
-from watchglass.capture.pytorch.first_bad.analysis import Call, Seen
 from watchglass.capture.pytorch.first_bad.extremes import look_at
 from watchglass.capture.pytorch.first_bad.forward_replay import RefusedError
 from watchglass.capture.pytorch.modules.module_hooks import observe_calls

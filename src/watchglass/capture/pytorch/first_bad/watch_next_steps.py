@@ -12,11 +12,12 @@ from typing import Any
 
 from torch import nn
 
+from watchglass.capture.facts import first_bad as analysis
+from watchglass.capture.facts.first_bad import Found
 from watchglass.capture.pytorch.compiled.graphs import compiling
 from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.events import ForwardCall
-from watchglass.capture.pytorch.first_bad import analysis, operations
-from watchglass.capture.pytorch.first_bad.analysis import Found
+from watchglass.capture.pytorch.first_bad import operations
 from watchglass.capture.pytorch.first_bad.extremes import bring_back
 from watchglass.capture.pytorch.first_bad.lines import OperationLines
 from watchglass.capture.pytorch.first_bad.trace import Trace
@@ -129,8 +130,8 @@ class NextStepsWatch:
             bad = next((weight for weight in weights if not weight.look.finite), None)
             found: Found | None
             if bad is not None:
-                since = f": {writer[1]} last updated it at step {writer[0]}" if writer else ""
-                found = bad.found(f"was already not finite before the forward of step {number}{since}")
+                updated_at, by = writer or (-1, "")
+                found = analysis.before_step(bad.place, number, by, updated_at)
             else:
                 failed = any(not math.isfinite(one if isinstance(one, float) else one.resolve()) for one in losses)
                 failed |= any(look.bad for each in seen for look in analysis.ends(each))

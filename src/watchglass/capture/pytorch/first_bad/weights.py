@@ -8,8 +8,8 @@ from typing import NamedTuple
 from torch import Tensor
 from torch.optim import Optimizer
 
+from watchglass.capture.facts.first_bad import Found, Look, in_weight
 from watchglass.capture.module_places import ParameterPlace, Place
-from watchglass.capture.pytorch.first_bad.analysis import Found, Look
 from watchglass.capture.pytorch.first_bad.extremes import look_at
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.module_tree import parameters_of
@@ -24,7 +24,7 @@ class Weight(NamedTuple):
 
     def found(self, what: str) -> Found:
         """It as an answer; ``what`` continues its name."""
-        return Found("weights", self.place.place, self.place.name, f"{self.place.name} {what}")
+        return in_weight(self.place, what)
 
 
 class Weights:

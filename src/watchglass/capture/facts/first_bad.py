@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from watchglass.capture.module_places import Place
+from watchglass.capture.module_places import ParameterPlace, Place
 from watchglass.records import OperationFault, facts
 
 
@@ -134,13 +134,39 @@ def _takers(seen: Seen, hit: int) -> list[Call]:
         for index, call in enumerate(seen.calls)
         if _has(call.inputs, hit) and not _has(call.outputs, hit) and any(one in reached for one, _ in call.outputs)
     ]
-    outer = {index for one in taken for index in _around(seen, one)}
+    outer = {index for one in taken for index in enclosing(seen, one)}
     return [seen.calls[index] for index in taken if index not in outer]
 
 
-def _around(seen: Seen, index: int) -> Iterator[int]:
+def enclosing(seen: Seen, index: int) -> Iterator[int]:
+    """The calls around a call, from the inside."""
     while (index := seen.calls[index].parent) >= 0:
         yield index
+
+
+def in_weight(place: ParameterPlace, what: str) -> Found:
+    """A weight is not finite; ``what`` continues its name."""
+    return Found("weights", place.place, place.name, f"{place.name} {what}")
+
+
+def before_forward(place: ParameterPlace, writer: str, updated_at: int) -> Found:
+    """A weight was not finite when a forward began.
+
+    Args:
+        place: The weight.
+        writer: Type of the optimizer that updates it, "" where none was seen.
+        updated_at: The step of its last update, below 0 for none.
+    """
+    if not writer or updated_at < 0:
+        return in_weight(place, "was not finite before this forward, and no update has written it yet")
+    last = f"{writer} last updated it at step {updated_at}"
+    return in_weight(place, f"was already not finite before this forward: {last}")
+
+
+def before_step(place: ParameterPlace, step: int, writer: str, updated_at: int) -> Found:
+    """The same of the forward of a later step, by its number."""
+    since = f": {writer} last updated it at step {updated_at}" if writer else ""
+    return in_weight(place, f"was already not finite before the forward of step {step}{since}")
 
 
 def in_data(place: Place, path: str) -> Found:
@@ -225,7 +251,7 @@ def _sinker(seen: Seen, before: int, then: str) -> Found | None:
         for index, returned in seen.events[:before]
         if returned and _any_sunk(seen, seen.calls[index].outputs) and not _any_sunk(seen, seen.calls[index].inputs)
     ]
-    outer = {around for index in sank for around in _around(seen, index)}
+    outer = {around for index in sank for around in enclosing(seen, index)}
     inner = [seen.calls[index] for index in sank if index not in outer]
     if inner:
         call = inner[-1]
