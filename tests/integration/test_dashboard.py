@@ -200,6 +200,47 @@ def test_a_live_run_in_a_browser(processes: Processes, tmp_path: Path, width: in
 SECOND = "fetch(`${document.body.dataset.at}?x=-1&picture=0&move=2`).then(each => each.json()).then(each => each.text)"
 
 
+def test_a_cursor_compares_runs_and_a_link_unfolds_a_module(processes: Processes, tmp_path: Path) -> None:
+    for name, factor in (("one", 1.0), ("other", 2.0)):
+        steps = [
+            Step(
+                {"loss": factor / (n + 1)},
+                statistics={f"gradient/{layer}.weight": np.ones((2, 2)) for layer in ("a.b", "a.c", "d.b", "d.c")},
+            )
+            for n in range(20)
+        ]
+        build_run(tmp_path / "runs" / name, steps)
+    with browsing() as browser:
+        _, link = served(processes, tmp_path / "runs")
+        page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
+        page.set_default_timeout(1000 * PATIENCE_S)
+        page.goto(link)
+        home = page.url.partition("/r/")[0].rstrip("/")
+        page.goto(f"{home}/?sort=run")
+        page.wait_for_selector("tr >> text=finished >> nth=1")
+        runs = [each.get_attribute("data-key") for each in page.locator("tr[data-key]").all()]
+        page.goto(f"{home}/compare?run={runs[0]}&run={runs[1]}")
+        page.focus(".picture")
+        page.keyboard.press("Home")
+        page.wait_for_selector(".cursor >> text=one 1, other 2")
+        for _ in range(3):
+            page.keyboard.press("ArrowRight")
+        page.wait_for_selector(".cursor >> text=training step 3")
+        page.wait_for_selector(".cursor >> text=one 0.25, other 0.5")
+        assert page.locator(".cursor-lines i").count() == 1
+        page.goto(f"{home}/r/{runs[0]}/layers?depth=1")
+        page.click("summary >> text=Modules of these rows")
+        page.click("a:text-is('unfold') >> nth=1")
+        page.wait_for_url("**/*open=d*")
+        assert page.locator("svg.axes text.row").count() == 3
+        # Enter in a row of the grid still opens what the row is.
+        page.focus(".picture")
+        for key in ("Home", "ArrowDown", "Enter"):
+            page.keyboard.press(key)
+            page.wait_for_timeout(100)
+        page.wait_for_url("**/tensor?name=gradient%2Fd.b.weight*")
+
+
 def test_no_page_has_a_fault_for_who_does_not_see_it(processes: Processes, tmp_path: Path) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
     many_parts(tmp_path / "runs")

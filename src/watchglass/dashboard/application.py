@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import secrets
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
 from starlette.applications import Starlette
@@ -39,7 +40,9 @@ from watchglass.diagnose import BEING_READ, RunSummary, rule_texts
 from watchglass.errors import CompactedError, InvalidValueError, WatchglassError, in_a_line
 from watchglass.records import Mode
 from watchglass.view import (
+    Block,
     Judged,
+    Picture,
     blocks_html,
     drawings_of,
     json_blocks,
@@ -56,8 +59,20 @@ _PATIENCE_S = 0.4
 _DIGITS, _LONGEST_BODY = 9, 1024
 #: Most characters of a place on an axis.
 _LONGEST_NUMBER = 40
-#: Most modules of an address that are unfolded.
-_OPENED = 100
+#: Most modules of an address that are unfolded, and comparisons whose pictures are kept.
+_OPENED, _COMPARISONS = 100, 8
+
+
+class _Comparison(NamedTuple):
+    """Which runs are compared, and how."""
+
+    rows: Sequence[RunSummary]
+    query: Mapping[str, str]
+
+    @property
+    def key(self) -> str:
+        """What tells it from others."""
+        return f"{[row.identifier for row in self.rows]}?{sorted(self.query.items())}"
 
 
 class Dashboard:
@@ -75,13 +90,14 @@ class Dashboard:
         self._watched = listing.runs
         self._epoch = secrets.token_hex(4)
         self._comparing = threading.Lock()
+        self._compared: OrderedDict[str, list[Picture]] = OrderedDict()
 
     def endpoints(self) -> list[Endpoint]:
         """All addresses; without those that ask something of jobs, where that is not allowed."""
         table = {"q": "words", "sort": "a column, with - the other way round", "page": "number of the page"}
         compared = {"run": "identifiers", "metric": "a number that was recorded", "by": "step or time", "steps": "a:b"}
         shown = {choice: "what the page shows" for page in RUN_PAGES.values() for choice in page.choices}
-        cursor = {"x": "a place", "picture": "number of the picture", "move": "how many places further", **shown}
+        cursor = {"x": "a place", "picture": "number of the picture", "move": "how many places further"}
         stream = {"run": "identifier", "after": "the state that is known", "limit": "most events"}
         asking = [
             Endpoint("/r/{identifier}/profile", self.profile, "profile the next steps of a job", body=("steps",)),
@@ -99,14 +115,15 @@ class Dashboard:
             Endpoint("/", self.runs, "all runs", table),
             Endpoint("/latest", self.latest, "the newest run"),
             Endpoint("/compare", self.compare, "runs side by side", compared),
+            Endpoint("/compare/at", self.compare_at, "numbers under a cursor", {**compared, **cursor}),
             Endpoint("/r/{identifier}", self.run, "a run", shown),
             Endpoint("/r/{identifier}/report.html", self.report, "the report of a run"),
             Endpoint("/r/{identifier}/verdict.json", self.verdict, "the verdict on a run"),
             Endpoint("/r/{identifier}/{page}", self.run, "a page of a run", shown),
             Endpoint("/data/{identifier}", self.data, "what the first page of a run shows", shown),
             Endpoint("/data/{identifier}/{page}", self.data, "what a page of a run shows", shown),
-            Endpoint("/at/{identifier}", self.at, "numbers under a cursor", cursor),
-            Endpoint("/at/{identifier}/{page}", self.at, "numbers under a cursor", cursor),
+            Endpoint("/at/{identifier}", self.at, "numbers under a cursor", {**cursor, **shown}),
+            Endpoint("/at/{identifier}/{page}", self.at, "numbers under a cursor", {**cursor, **shown}),
             Endpoint("/events", self.events, "what changes", stream),
             Endpoint("/static/{name}", self.static, "styles and scripts"),
             Endpoint("/openapi.json", self.description, "this description"),
@@ -138,21 +155,49 @@ class Dashboard:
 
     def compare(self, request: Request) -> Response:
         """Several runs side by side."""
+
+        def answer(asked: _Comparison) -> Response:
+            blocks = self._side_by_side(asked)
+            return HTMLResponse(
+                shell(
+                    self._links, "watchglass: compare", blocks_html(blocks), name="compare",
+                    pulse=self._listing.location, at=self._links.at_compared(),
+                )
+            )  # fmt: skip
+
+        return self._of_compared(request, answer)
+
+    def compare_at(self, request: Request) -> Response:
+        """What the pictures of several runs side by side show at one place: for a cursor."""
+
+        def answer(asked: _Comparison) -> Response:
+            pictures = self._compared.get(asked.key)
+            if pictures is None:  # the server has begun since, or others have compared much
+                pictures = _drawings(self._side_by_side(asked))
+            return _under_cursor(request, pictures)
+
+        return self._of_compared(request, answer)
+
+    def _of_compared(self, request: Request, answer: Callable[[_Comparison], Response]) -> Response:
         rows = [self._row_of(each) for each in request.query_params.getlist("run")[:MOST_RUNS]]
         if None in rows:
             return _missing("there is no such run")
-        chosen = [row for row in rows if row is not None]
         query = {name: request.query_params.get(name, "") for name in ("metric", "by", "steps")}
         try:
-            published = {row.identifier: self._watched.watch(row.listed.location).newest for row in chosen}
-            with self._comparing:
-                blocks = compare_page(chosen, published, self._links, query)
+            return answer(_Comparison([row for row in rows if row is not None], query))
         except WatchglassError as error:
             return _refused(error)
-        main = blocks_html(blocks)
-        return HTMLResponse(
-            shell(self._links, "watchglass: compare", main, name="compare", pulse=self._listing.location)
-        )
+
+    def _side_by_side(self, asked: _Comparison) -> Sequence[Block]:
+        """The page; its pictures are kept, for the numbers under a cursor are those of the page that is seen."""
+        published = {row.identifier: self._watched.watch(row.listed.location).newest for row in asked.rows}
+        with self._comparing:
+            blocks = compare_page(asked.rows, published, self._links, asked.query)
+            self._compared[asked.key] = _drawings(blocks)
+            self._compared.move_to_end(asked.key)
+            while len(self._compared) > _COMPARISONS:
+                self._compared.popitem(last=False)
+        return blocks
 
     def run(self, request: Request) -> Response:
         """A page of a run."""
@@ -185,13 +230,7 @@ class Dashboard:
 
     def at(self, request: Request) -> Response:
         """What the pictures of a page show at one place: for a cursor."""
-        query = request.query_params
-        place, picture = _float(query.get("x", "")), _number(query.get("picture", "0"))
-        move = _number(query.get("move", "0").removeprefix("-"))
-        if place is None or picture is None or move is None:
-            return _refused(InvalidValueError("x must be a number, and picture and move whole numbers"))
-        move = -move if query.get("move", "").startswith("-") else move
-        return self._part(request, lambda drawn: _values(drawn, place, picture, move))
+        return self._part(request, lambda drawn: _under_cursor(request, _drawings(drawn.blocks)))
 
     def _part(self, request: Request, answer: Callable[[Drawn], Response]) -> Response:
         name = request.path_params.get("page", "")
@@ -388,12 +427,21 @@ def application(
     return Access(routed, token, cookie, (*LOOPBACK, *hosts), root)
 
 
-def _values(drawn: Drawn, at: float, picture: int, move: int) -> Response:
+def _drawings(blocks: Sequence[Block]) -> list[Picture]:
+    """What is drawn of the pictures of a page, in order."""
+    return [each for found in pictures_in(blocks) for each in drawings_of(found)]
+
+
+def _under_cursor(request: Request, pictures: Sequence[Picture]) -> Response:
     """The values of all pictures with the axis of one of them, at the place of that one's nearest numbers."""
-    pictures = [each for found in pictures_in(drawn.blocks) for each in drawings_of(found)]
+    query = request.query_params
+    at, picture = _float(query.get("x", "")), _number(query.get("picture", "0"))
+    move = _number(query.get("move", "0").removeprefix("-"))
+    if at is None or picture is None or move is None:
+        return _refused(InvalidValueError("x must be a number, and picture and move whole numbers"))
     if picture >= len(pictures):
         return _missing("there is no such picture")
-    at = nearest(pictures[picture], at, move)
+    at = nearest(pictures[picture], at, -move if query.get("move", "").startswith("-") else move)
     return JSONResponse({"x": at, "text": f"{at:,.10g}", "values": [values_at(each, at) for each in pictures]})
 
 

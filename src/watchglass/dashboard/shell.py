@@ -43,6 +43,10 @@ class Links:
         """Several runs side by side."""
         return self._with(f"{self.root}/compare", {"run": list(runs), **query})
 
+    def at_compared(self) -> str:
+        """What the pictures of several runs side by side show at one place."""
+        return f"{self.root}/compare/at"
+
     def events(self, **query: object) -> str:
         """What changes on a page."""
         return self._with(f"{self.root}/events", query)

@@ -94,7 +94,7 @@ if TYPE_CHECKING:
     from watchglass.view.notebook.following import live as live
     from watchglass.view.notebook.plots import Plots as Plots
     from watchglass.view.output_file import check_output_path as check_output_path, write_whole as write_whole
-    from watchglass.view.pictures import sparkline as sparkline
+    from watchglass.view.pictures import Picture as Picture, sparkline as sparkline
     from watchglass.view.pictures.pyramid import Pyramid as Pyramid
     from watchglass.view.pictures.values import drawings_of as drawings_of, nearest as nearest, values_at as values_at
     from watchglass.view.profile_report import (

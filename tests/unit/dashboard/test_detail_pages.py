@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
 
@@ -69,6 +70,27 @@ def test_runs_are_compared_side_by_side(client: TestClient, identifiers: dict[st
     assert "Choose two runs or more" in client.get(f"/compare?run={run}").text
     assert client.get(f"/compare?run={run}&run={identifiers['healthy']}&metric=none").status_code == 404
     assert client.get("/compare?run=../../etc").status_code == 404
+
+
+def test_the_numbers_under_the_cursor_of_compared_runs_are_those_of_each(
+    client: TestClient, identifiers: dict[str, str], run: str, folder: Path, browser: Callable[..., TestClient]
+) -> None:
+    which = f"run={run}&run={identifiers['healthy']}"
+    page = client.get(f"/compare?{which}&steps=2:15")
+    assert 'data-at="/compare/at"' in page.text
+    answer = client.get(f"/compare/at?{which}&steps=2:15&x=7.3&picture=0&move=2").json()
+    assert (answer["x"], answer["text"]) == (9.0, "9")
+    for name in (HOSTILE, "healthy"):
+        steps, losses = open_run(folder / name).scalars("loss")
+        after = [number(float(value)) for step, value in zip(steps, losses, strict=True) if step == 9]
+        # A run that ended before has none there.
+        assert [value for each, value in answer["values"][0] if each == name] == after
+    # So they are where the server has begun again since.
+    assert browser().get(f"/compare/at?{which}&steps=2:15&x=9").json() == answer
+    assert client.get(f"/compare/at?{which}&x=nan").status_code == 400
+    assert client.get(f"/compare/at?{which}&x=1&picture=9").status_code == 404
+    assert client.get("/compare/at?run=../../etc&x=1").status_code == 404
+    assert client.get(f"/compare/at?{which}&metric=none&x=1").status_code == 404
 
 
 def test_rules_have_the_parameters_that_were_used(client: TestClient, listing: Listing, folder: Path) -> None:
