@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median, pstdev
@@ -79,6 +80,35 @@ def figures(judged: Iterable[Judged]) -> Figures:
 
 def _share(judged: Sequence[Judged], severity: str) -> Share:
     return Share(sum(each.alarms(severity) for each in judged), len(judged))
+
+
+def agreement(judged: Iterable[Judged], reference: Iterable[Judged]) -> Share:
+    """Faulty runs whose first cause is the one that is named most often for the same fault in another framework.
+
+    The same fault is that of the counterpart of the program if there is one in the reference, else its fault class. A
+    run of a class that the reference lacks does not count. No alarm is a verdict as well.
+
+    Args:
+        judged: Runs of one framework.
+        reference: Runs of PyTorch.
+    """
+    by_fault: dict[str, Counter[str]] = {}
+    for each in reference:
+        fault = each.trial.member.fault
+        for name in (each.trial.member.id, fault.name) if fault else ():
+            by_fault.setdefault(name, Counter())[_first(each)] += 1
+    same = []
+    for each in judged:
+        fault = each.trial.member.fault
+        known = fault and (by_fault.get(each.trial.member.counterpart) or by_fault.get(fault.name))
+        if known:
+            most = max(known.values())
+            same.append(known[_first(each)] == most)
+    return Share(sum(same), len(same))
+
+
+def _first(judged: Judged) -> str:
+    return judged.causes[0] if judged.causes else judged.severity
 
 
 def harmless(trials: Iterable[Trial]) -> dict[Member, str]:

@@ -19,6 +19,8 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 PROGRAMS = HERE / "programs"
 HALVES = ("development", "held-out")
+#: What programs are written for. A program of another one than the first declares it.
+FRAMEWORKS = ("pytorch", "keras", "jax")
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ class Member:
         fault: Class of the fault; None for a healthy program.
         twin: Name of the healthy twin; "" for a healthy program.
         ranks: Processes that train it together.
+        framework: One of `FRAMEWORKS`.
     """
 
     script: Path
@@ -68,11 +71,17 @@ class Member:
     fault: FaultClass | None = None
     twin: str = ""
     ranks: int = 1
+    framework: str = FRAMEWORKS[0]
 
     @property
     def id(self) -> str:
         """Its name in tables and folders: ``"digits_mlp/adamw"``."""
         return f"{self.script.stem}/{self.name}"
+
+    @property
+    def counterpart(self) -> str:
+        """Id of the same program in PyTorch, where there is one: ``"digits_mlp/adamw"`` of `digits_mlp_keras/adamw`."""
+        return f"{self.script.stem.removesuffix(f'_{self.framework}')}/{self.name}"
 
 
 def fault_classes() -> dict[str, FaultClass]:
@@ -109,16 +118,19 @@ def members() -> list[Member]:
 
 def _declared(script: Path, half: str, classes: Mapping[str, FaultClass]) -> Iterator[Member]:
     program = _literal(script)
-    task, architecture, ranks = program["task"], program["architecture"], program.get("ranks", 1)
+    task, architecture = program["task"], program["architecture"]
+    how = {"ranks": program.get("ranks", 1), "framework": program.get("framework", FRAMEWORKS[0])}
+    if how["framework"] not in FRAMEWORKS:
+        raise ValueError(f"{script}: the framework must be one of {FRAMEWORKS} but got '{how['framework']}'")
     for name, about in program["healthy"].items():
-        yield Member(script, name, half, task, architecture, about, ranks=ranks)
+        yield Member(script, name, half, task, architecture, about, **how)
     for name, (fault, twin) in program["faults"].items():
         if fault not in classes or classes[fault].half != half:
             where = f"belongs to {classes[fault].half}" if fault in classes else "is not in causes.toml"
             raise ValueError(f"{script}: the fault class of '{name}' must be one of {half}, but '{fault}' {where}")
         if twin not in program["healthy"]:
             raise ValueError(f"{script}: the twin of '{name}' must be one of its healthy variants but got '{twin}'")
-        yield Member(script, name, half, task, architecture, fault=classes[fault], twin=twin, ranks=ranks)
+        yield Member(script, name, half, task, architecture, fault=classes[fault], twin=twin, **how)
 
 
 def _literal(script: Path) -> dict[str, Any]:

@@ -30,6 +30,15 @@ LIMIT_S = 900
 _LIBRARIES = ("sklearn.datasets", "sklearn.metrics", "sklearn.model_selection")
 #: What bare programs have learned: it does not depend on watchglass, and takes as long to measure as all else.
 _SKILLS = HERE / "skills.csv"
+#: Several programs run side by side, each on one core and on no device.
+_OWN = {
+    "PYTHONPATH": str(PROGRAMS),
+    "OMP_NUM_THREADS": "1",
+    "TF_NUM_INTRAOP_THREADS": "1",
+    "TF_NUM_INTEROP_THREADS": "1",
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
+}
 MINUTE_S = 60.0
 Event = TypeVar("Event")
 
@@ -100,7 +109,7 @@ def train(wanted: Sequence[Trial], jobs: int, python: str, *, rules: str, retrai
     Args:
         wanted: The trials.
         jobs: How many programs train at a time.
-        python: The executable that runs them.
+        python: The executable that runs those of PyTorch.
         rules: Rules that are evaluated while the program trains, as for `--rules`; ``"default"`` for no such option.
         retrain: Train the watched programs again. The bare ones do not depend on watchglass.
         measure: Train the bare ones too.
@@ -207,10 +216,10 @@ class _Processes:
         member = trial.member
         torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(member.ranks)]
         program = [str(member.script), member.name, "--seed", str(trial.seed), "--figures", str(file), *options]
-        command = [self._python, *(torchrun if member.ranks > 1 else []), *watch, *program]
+        python = self._python if member.framework == "pytorch" else sys.executable  # they do not survive a fork
+        command = [python, *(torchrun if member.ranks > 1 else []), *watch, *program]
         # A report that is still being written would slow the next program.
-        own = {"PYTHONPATH": str(PROGRAMS), "OMP_NUM_THREADS": "1"}
-        environment = {**os.environ, **own}
+        environment = {**os.environ, **_OWN}
         # Without bytecode each program would compile PyTorch and scikit-learn: seconds, longer than it trains.
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         with output.open("wb") as stream, self._lock:

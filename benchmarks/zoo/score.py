@@ -2,6 +2,7 @@
 
     python benchmarks/zoo/score.py                       all of it, with three seeds
     python benchmarks/zoo/score.py --half development    what rules are developed on
+    python benchmarks/zoo/score.py --framework keras     programs of one framework
     python benchmarks/zoo/score.py --quick               whether the verdicts on a few programs are right
     python benchmarks/zoo/score.py --only digits_mlp     programs of this script; prints only
 
@@ -19,9 +20,9 @@ from pathlib import Path
 
 from figures_of_halves import harmless
 from judging import Judged, judge
-from members import HALVES, ROOT, Member, drawn_halves, fault_classes, members
+from members import FRAMEWORKS, HALVES, ROOT, Member, drawn_halves, fault_classes, members
 from running import preloaded, train, trained, trials, write_skills
-from scoreboard import log_held_out, page, verdicts, write_scores
+from scoreboard import log_held_out, page, runs_of, verdicts, write_scores
 
 #: Programs of --quick: what is wrong with the faulty ones must be found, and the healthy ones must be silent.
 _QUICK = (
@@ -56,7 +57,8 @@ def main() -> int:
             wanted = trained(wanted)
         else:
             # To import PyTorch takes longer than most programs, but for a few it is not worth another process.
-            with nullcontext(sys.executable) if options.quick else preloaded() as python:
+            few = options.quick or all(each.framework != FRAMEWORKS[0] for each in chosen)
+            with nullcontext(sys.executable) if few else preloaded() as python:
                 kind = {"rules": options.rules, "retrain": options.retrain, "measure": not options.quick}
                 train(wanted, options.jobs, python, **kind)
         dropped = {} if options.quick else harmless(wanted)
@@ -72,11 +74,12 @@ def main() -> int:
         options.verdicts.write_text(verdicts(judged, dropped), encoding="utf-8")
     document = page(counted, dropped, options.seeds)
     print(document)
-    if options.only or options.half or options.kept or options.rules != "default":
+    if options.only or options.half or options.framework or options.kept or options.rules != "default":
         return 0
     (ROOT / "docs" / "scoreboard.md").write_text(document, encoding="utf-8")
-    log_held_out(counted, options.seeds)
-    write_scores(counted, options.seeds)  # last: a file of the package has then changed since the commit
+    of_pytorch = runs_of(counted, FRAMEWORKS[0])  # what earlier scorings are compared with
+    log_held_out(of_pytorch, options.seeds)
+    write_scores(of_pytorch, options.seeds)  # last: a file of the package has then changed since the commit
     write_skills(wanted)
     return 0
 
@@ -84,6 +87,7 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--half", choices=HALVES, help="score one half only; prints only")
+    parser.add_argument("--framework", choices=FRAMEWORKS, help="programs of one framework; prints only")
     parser.add_argument("--seeds", type=int, default=3, help="seeds of each program (default: 3)")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="scripts, programs (SCRIPT/NAME) or fault classes")
     parser.add_argument("--quick", action="store_true", help="check the verdicts on a few programs, with one seed")
@@ -108,7 +112,11 @@ def _options() -> argparse.Namespace:
 
 
 def _chosen(options: argparse.Namespace) -> list[Member]:
-    every = [member for member in members() if options.half in (None, member.half)]
+    every = [
+        member
+        for member in members()
+        if options.half in (None, member.half) and options.framework in (None, member.framework)
+    ]
     if options.only:
         chosen = [
             member

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
-from figures_of_halves import Figures, Share, figures
+from figures_of_halves import Figures, Share, agreement, figures
 from judging import STRAWMEN, Judged
-from members import HALVES, HERE, ROOT, Member
+from members import FRAMEWORKS, HALVES, HERE, ROOT, Member
 from watchglass.rules import BUILT_IN, SCOREBOARD_FILE, rule_names
 
 #: Each scoring of the held-out half, for ever: a line each.
@@ -26,17 +26,15 @@ _FIELDS = (
 def page(judged: Sequence[Judged], dropped: Mapping[Member, str], seeds: int) -> str:
     """The whole page, as Markdown."""
     parts = [_INTRODUCTION.format(seeds="one seed" if seeds == 1 else f"{seeds} seeds", commit=_commit())]
-    for half in HALVES:
-        of_half = [each for each in judged if each.trial.member.half == half]
-        if of_half:
-            parts += [
-                f"## The {half} half\n",
-                _summary(of_half),
-                _by_class(of_half),
-                _by_rule(of_half),
-            ]
-            # Authors of rules do not see the verdict on a single run of the held-out half.
-            parts += [_alarms(of_half)] if half == "development" else []
+    for framework in FRAMEWORKS:
+        for half in HALVES:
+            of_half = runs_of(judged, framework, half)
+            if of_half:
+                which = "" if framework == FRAMEWORKS[0] else f" in {_NAMES[framework]}"
+                parts += [f"## The {half} half{which}\n", _summary(of_half), _by_class(of_half), _by_rule(of_half)]
+                # Authors of rules do not see the verdict on a single run of the held-out half.
+                parts += [_alarms(of_half)] if half == "development" else []
+    parts += _side_by_side(judged)
     if dropped:
         rows = [(member.id, member.fault.name if member.fault else "", reason) for member, reason in dropped.items()]
         parts.append("## Programs that do not count\n\nTheir fault does no measurable harm.\n")
@@ -44,6 +42,8 @@ def page(judged: Sequence[Judged], dropped: Mapping[Member, str], seeds: int) ->
     return "\n".join(parts)
 
 
+#: How frameworks are written on the page.
+_NAMES = {"pytorch": "PyTorch", "keras": "Keras", "jax": "JAX"}
 _INTRODUCTION = """# Scoreboard
 
 Measured recall and false alarms of the default rules with default options, on the training programs of `benchmarks/zoo`
@@ -51,7 +51,7 @@ with {seeds} each, at commit `{commit}`. The unit is one run: a program with a s
 half of the fault classes and of the healthy programs; the other half is scored only. Shares have 95 % Wilson intervals.
 `python benchmarks/zoo/score.py` makes this page. The targets are older than the rules. What the default rules miss,
 and why, is [on the page about rules](rules.md#what-the-default-rules-miss). Slow programs have
-[another page](slow-programs.md).
+[another page](slow-programs.md). The programs are written in PyTorch where no other framework is named.
 """
 #: What the figures at `warning`, and the false alarms at `error`, should be.
 _TARGETS = (
@@ -65,6 +65,35 @@ _TARGETS = (
     ),
     ("target at `error`", "", "at most 2 %", "", "", ""),
 )
+
+
+def runs_of(judged: Iterable[Judged], framework: str, half: str | None = None) -> list[Judged]:
+    """The runs of a framework, of one half or of both."""
+    return [
+        each for each in judged if each.trial.member.framework == framework and half in (None, each.trial.member.half)
+    ]
+
+
+def _side_by_side(judged: Sequence[Judged]) -> list[str]:
+    """Each other framework beside the runs of PyTorch that have the same fault classes."""
+    rows: list[tuple[object, ...]] = []
+    for framework in FRAMEWORKS[1:]:
+        for half in HALVES:
+            own, reference = runs_of(judged, framework, half), runs_of(judged, FRAMEWORKS[0], half)
+            if not own:
+                continue
+            classes = {each.trial.member.fault.name for each in own if each.trial.member.fault}
+            same = [each for each in reference if (fault := each.trial.member.fault) is None or fault.name in classes]
+            name = f"{_NAMES[framework]}, {half}"
+            for title, runs, agreed in (
+                (name, own, agreement(own, reference)),
+                ("the same classes in PyTorch", same, "-"),
+            ):
+                found = figures(runs)
+                shares = (found.recall["warning"], found.false_alarms["warning"], found.first, found.three)
+                rows.append((title, *shares, agreed))
+    heads = ("", "sick runs found", "false alarms", "right cause first", "among three", "verdict as in PyTorch")
+    return ["## Frameworks side by side\n", _table(heads, rows)] if rows else []
 
 
 def _summary(judged: Sequence[Judged]) -> str:

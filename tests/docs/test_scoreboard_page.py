@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -41,19 +42,21 @@ def test_a_rule_that_was_not_scored_has_no_scores() -> None:
     assert scores_of("nothing") == []
 
 
-def test_a_scoring_writes_what_each_rule_found(
-    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def scoreboard(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     monkeypatch.syspath_prepend(str(repository / "benchmarks" / "zoo"))
     before = set(sys.modules)
     try:
-        writing = importlib.import_module("scoreboard")
-        judged = [run(half, faulty, rules) for half in ("development", "held-out") for faulty, rules in RUNS]
-        writing.write_scores(judged, 2, tmp_path / "scores.toml")
+        yield importlib.import_module("scoreboard")
     finally:  # they have plain names, and no other test means them
         for name in set(sys.modules) - before:
             if str(getattr(sys.modules[name], "__file__", "")).startswith(str(repository / "benchmarks")):
                 del sys.modules[name]
+
+
+def test_a_scoring_writes_what_each_rule_found(scoreboard: ModuleType, tmp_path: Path) -> None:
+    judged = [run(half, faulty, rules) for half in ("development", "held-out") for faulty, rules in RUNS]
+    scoreboard.write_scores(judged, 2, tmp_path / "scores.toml")
     written = read_toml(tmp_path / "scores.toml", "scores")
     assert written["seeds"] == 2
     for half in written["halves"].values():
@@ -66,6 +69,29 @@ def test_a_scoring_writes_what_each_rule_found(
 
 #: Whether a run is of a faulty program, and the rules that found something.
 RUNS = [(True, ("Overfit", "AllZero")), (True, ()), (False, ("Overfit",))]
+
+
+def test_a_verdict_agrees_if_the_same_fault_most_often_has_this_first_cause(scoreboard: ModuleType) -> None:
+    reference = [
+        faulty("mlp/constant", "initialization", "identical"),
+        faulty("mlp/wide", "initialization", "scale"),
+        faulty("cnn/wide", "initialization", "scale"),
+        faulty("cnn/slow", "rate", ""),
+    ]
+    own = [
+        faulty("mlp_keras/constant", "initialization", "identical", counterpart="mlp/constant"),
+        faulty("mlp_keras/wide", "initialization", "identical", counterpart="mlp/wide"),
+        faulty("table_keras/wide", "initialization", "scale", counterpart="table/wide"),
+        faulty("table_keras/slow", "rate", "", counterpart="table/slow"),
+        faulty("table_keras/other", "only here", "scale", counterpart="table/other"),
+    ]
+    share = scoreboard.agreement(own, reference)
+    assert (share.hits, share.of) == (3, 4)
+
+
+def faulty(program: str, fault: str, cause: str, counterpart: str = "") -> SimpleNamespace:
+    member = SimpleNamespace(id=program, counterpart=counterpart, fault=SimpleNamespace(name=fault))
+    return SimpleNamespace(trial=SimpleNamespace(member=member), causes=(cause,) if cause else (), severity="")
 
 
 def run(half: str, faulty: bool, rules: tuple[str, ...]) -> SimpleNamespace:

@@ -9,6 +9,9 @@ A program declares itself in a literal, `PROGRAM`, which `score.py` reads withou
         "faults": {"zero_grad_left_out": ("zero_grad_missing", "plain")},   # name: (fault class, its healthy twin)
     }
 
+A program of another framework than PyTorch declares it: `"framework": "keras"` or `"jax"`. It is imported before the
+zoo, which seeds what is there.
+
 `python digits_mlp.py zero_grad_left_out --seed 1` runs one of them. Everything but the fault is as in the twin.
 """
 
@@ -18,12 +21,12 @@ import argparse
 import atexit
 import json
 import random
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 
 class Zoo:
@@ -53,8 +56,12 @@ class Zoo:
             atexit.register(lambda: options.figures.write_text(json.dumps(self._figures), encoding="utf-8"))
         random.seed(self.seed)
         np.random.seed(self.seed)  # noqa: NPY002 - libraries draw from the global generator
-        torch.manual_seed(self.seed)
-        torch.set_num_threads(1)  # several programs run side by side
+        # Several programs run side by side, each in one thread. JAX has no global generator.
+        if torch := sys.modules.get("torch"):
+            torch.manual_seed(self.seed)
+            torch.set_num_threads(1)
+        if keras := sys.modules.get("keras"):
+            keras.utils.set_random_seed(self.seed)
 
     def has(self, fault: str) -> bool:
         """Whether this run has the fault."""
@@ -67,6 +74,13 @@ class Zoo:
     def validated(self, step: int, loss: float) -> None:
         """Log a validation loss, as the script sees it."""
         self._figures["validation"].append((step, float(loss)))
+
+    def fitted(self, history: Mapping[str, Sequence[float]]) -> None:
+        """Log the losses that `fit` of Keras returns, by epoch."""
+        for epoch, loss in enumerate(history["loss"]):
+            self.trained(epoch, loss)
+        for epoch, loss in enumerate(history.get("val_loss", ())):
+            self.validated(epoch, loss)
 
     def measured_by(self, skill: Callable[[], float]) -> None:
         """End the run; with ``--measure`` also measure what the model has learned.
