@@ -85,7 +85,7 @@ def comparison_blocks(
         for each in compared
     ]  # fmt: skip
     return [
-        Section("Runs", [TextTable(("", "run", "verdict", "steps", "time", "last values"), rows)]),
+        Section("Runs", [TextTable(("severity", "run", "verdict", "steps", "time", "last values"), rows)]),
         Section("Curves", [*choices, *_curves(compared, metric, by, steps)]),
         Section("Settings that differ", _settings([each for each in compared if each.settings])),
         Section("Where they part", _parting([each for each in compared if each.run is not None])),
