@@ -24,8 +24,10 @@ from watchglass.view import Block, Courses, duration
 UNWATCHED_S = 60.0
 #: Seconds between two looks at a run in a folder; in an object store its policy says.
 _PERIOD_S = 0.5
-#: Seconds that a page waits for others to be drawn, and most views that are kept as they were drawn last.
-_WAIT_S, _VIEWS = 0.03, 32
+#: Seconds that a page waits for a drawing where there is an earlier one, and how many looks that may be behind.
+_WAIT_S, _MOST_BEHIND = 0.03, 4
+#: Most views that are kept as they were drawn last.
+_VIEWS = 32
 #: Seconds between two looks at a run that is over, but may be resumed.
 _OVER_S = 10.0
 #: Looks whose changes are kept, for pages that come back.
@@ -82,6 +84,8 @@ class WatchedRun:
         self._changes: deque[tuple[int, frozenset[str]]] = deque(maxlen=_KEPT)
         self._courses, self._drawing, self._looking = Courses(), threading.Lock(), threading.Lock()
         self._latest: OrderedDict[str, Drawn] = OrderedDict()
+        self._beginning = threading.Lock()
+        self._begun: dict[str, Future[Drawn]] = {}
         self._newest, self._is_checked = self._published(), False
         intervals = self._run.store.policy.intervals(len(self._run.workers))
         #: Seconds between two looks.
@@ -116,26 +120,43 @@ class WatchedRun:
     def drawn(self, view: str, draw: Callable[[Published], Drawn]) -> Drawn:
         """A view of the newest look, drawn once for each look however many ask for it.
 
-        Views are drawn one after the other: at once, each would take as long as all. Who would wait for others gets the
-        view as it was drawn last; the page has its number, and so asks again.
+        Views are drawn one after the other by threads of their own: at once, each would take as long as all. Who would
+        wait longer than a moment gets the view as it was drawn a few looks before; the page has its number, and so asks
+        again.
         """
         known = self.newest.made.get(view) or self._latest.get(view)
-        if known is not None and known.number == self._newest.number:
+        behind = self._newest.number - known.number if known is not None else _MOST_BEHIND + 1
+        if known is not None and not behind:
             return known
-        if not self._drawing.acquire(timeout=-1 if known is None else _WAIT_S):
+        with self._beginning:
+            if (begun := self._begun.get(view)) is None:
+                begun = self._begun[view] = Future()
+                threading.Thread(target=self._draw, args=(view, draw, begun), daemon=True).start()
+        try:
+            return begun.result(_WAIT_S if behind <= _MOST_BEHIND else None)
+        except NotYet:
             assert known is not None
             return known
+
+    def _draw(self, view: str, draw: Callable[[Published], Drawn], begun: Future[Drawn]) -> None:
         try:
-            published = self._newest
-            if view not in published.made:
-                published.made[view] = draw(published)
-                self._latest[view] = published.made[view]
+            with self._drawing:
+                published = self._newest
+                found = published.made.get(view) or draw(published)
+                published.made[view] = self._latest[view] = found
                 self._latest.move_to_end(view)
                 while len(self._latest) > _VIEWS:
                     self._latest.popitem(last=False)
-            return published.made[view]
-        finally:
-            self._drawing.release()
+        except Exception as error:
+            self._end(view)
+            begun.set_exception(error)
+        else:
+            self._end(view)
+            begun.set_result(found)
+
+    def _end(self, view: str) -> None:
+        with self._beginning:
+            del self._begun[view]
 
     @property
     def goes_on(self) -> bool:

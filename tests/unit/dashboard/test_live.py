@@ -20,7 +20,7 @@ from watchglass.dashboard import application as addresses, watched_run
 from watchglass.dashboard.application import application
 from watchglass.dashboard.listing import Listing
 from watchglass.dashboard.watched_run import PARTS, UNWATCHED_S, Drawn, Published, WatchedRun, WatchedRuns
-from watchglass.errors import MissingFileError
+from watchglass.errors import CompactedError, MissingFileError
 from watchglass.records import RuleStatus, Status, facts
 from watchglass.store import FrameKind, JournalWriter, SegmentWriter, encode_frame
 from watchglass.testing import RunBuilder, Step, build_run
@@ -136,6 +136,54 @@ def test_who_would_wait_for_others_gets_the_view_as_it_was(growing: RunBuilder) 
     other.join()
     assert watched.drawn("a", draw).html == "look 1"
     assert watched.drawn("b", draw).html == "look 1"
+
+
+def test_who_would_wait_for_a_long_drawing_gets_the_view_as_it_was(growing: RunBuilder) -> None:
+    watched = WatchedRun(growing.store.location)
+    go_on, drawn = threading.Event(), threading.Event()
+
+    def draw(published: Published) -> Drawn:
+        if published.number:
+            go_on.wait(PATIENCE_S)
+        drawn.set()
+        return Drawn((), f"look {published.number}", published.number, "")
+
+    assert watched.drawn("a", draw).html == "look 0"
+    drawn.clear()
+    for value in (0.5, 0.25):
+        growing.step({"scalars": {"loss": value}})
+        watched.look()
+        assert watched.drawn("a", draw).html == "look 0"
+    go_on.set()
+    drawn.wait(PATIENCE_S)
+    assert until(lambda: watched.drawn("a", draw).html == "look 2")
+
+
+def test_a_view_that_is_many_looks_behind_is_waited_for(growing: RunBuilder) -> None:
+    watched = WatchedRun(growing.store.location)
+
+    def draw(published: Published) -> Drawn:
+        if published.number:
+            threading.Event().wait(3 * watched_run._WAIT_S)
+        return Drawn((), f"look {published.number}", published.number, "")
+
+    assert watched.drawn("a", draw).html == "look 0"
+    for _ in range(watched_run._MOST_BEHIND + 1):
+        growing.step({"scalars": {"loss": 0.5}})
+        watched.look()
+    assert watched.drawn("a", draw).html == f"look {watched_run._MOST_BEHIND + 1}"
+
+
+def test_a_view_that_cannot_be_drawn_says_why_and_is_tried_again(growing: RunBuilder) -> None:
+    watched = WatchedRun(growing.store.location)
+
+    def fail(published: Published) -> Drawn:
+        raise CompactedError("compacted")
+
+    for _ in range(2):
+        with pytest.raises(CompactedError, match="compacted"):
+            watched.drawn("a", fail)
+    assert watched.drawn("a", lambda published: Drawn((), "drawn", published.number, "")).html == "drawn"
 
 
 def test_a_run_that_nobody_looks_at_is_closed(growing: RunBuilder) -> None:
