@@ -18,6 +18,7 @@
 # make zoo     recall and false alarms of the default rules, for docs/scoreboard.md: hours (ZOO="--quick" for a minute)
 # make slow-zoo  whether the right bottleneck of slow programs is named first (SLOW_ZOO="--write" for docs/slow-programs.md)
 # make rule-pages  write docs/rules/, the page of each rule, and draw the figures that are missing (RULE_PAGES="--redraw NAME")
+# make framework-rules  write docs/frameworks/rules.md: which rules each framework feeds
 # make sampling  the cost of sampling system metrics (SAMPLING="--processes 32", or "--days 7" for a week's size)
 # make loading  what observing a data loader takes for each batch (LOADING="--workers 2")
 # make fleet   the cost of following many runs with one process (FLEET="--quick" for less)
@@ -65,7 +66,7 @@ ALL_WORKERS := $(or $(WORKERS),$(shell echo $$(($(CORES) < 4 ? 2 * $(CORES) : 8)
 # the tests: where another one takes its place, pytest-xdist 3.8 can wait for ever for files that it had finished.
 RUN_TESTS = $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
-.PHONY: demo test test-all test-frameworks bare programs lint format check bench loading launch growth gpu peers scale fuzz store rules zoo slow-zoo fleet dashboard rule-pages clean help setup-example setup-dev setup-frameworks
+.PHONY: demo test test-all test-frameworks bare programs lint format check bench loading launch growth gpu peers scale fuzz store rules zoo slow-zoo fleet dashboard rule-pages framework-rules clean help setup-example setup-dev setup-frameworks
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -155,6 +156,9 @@ slow-zoo: setup-dev
 
 rule-pages: setup-dev
 	$(BIN)/python tools/rule_pages.py $(RULE_PAGES)
+
+framework-rules: setup-dev
+	$(BIN)/python tools/framework_rules.py
 
 clean:
 	rm -rf runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

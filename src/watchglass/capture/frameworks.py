@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from watchglass.lazy_imports import named
@@ -27,6 +27,7 @@ class Entry(NamedTuple):
         drives: Whether its loop opens the steps; else it advises the loop of the framework below.
         discovers: Whether it finds the loops of a process, so that ``watchglass run`` needs no change to the script.
         add: Else, what a script must add, as a clause.
+        meaningless: Kinds of facts that have no meaning there, and why, as a clause.
     """
 
     loop: str = ""
@@ -37,7 +38,29 @@ class Entry(NamedTuple):
     discovers: bool = False
     add: str = ""
     module: str = ""
+    meaningless: Mapping[str, str] = {}
 
+
+#: Kinds of facts without a meaning where a step is a function, and its gradients are values that it returns.
+_OF_FUNCTIONS = {
+    "leftover_gradients": "gradients are values, and none is left over",
+    "calls": "no call of the script computes or applies gradients by itself",
+    "unheld_parameters": "gradients exist for what is asked for alone",
+    "training_flags": "whether a model is trained is an argument, and no state of modules",
+    "allocator": "the framework reserves memory, and says nothing of what is free of it",
+    "tensor_reads": "reads inside a compiled step do not exist",
+    "rank_gradients": "a compiled step averages gradients itself",
+}
+
+#: The same of trees.
+_OF_TREES = dict.fromkeys(
+    (
+        "allocator", "calls", "forward_graph", "gradient_noise", "initialization", "leftover_gradients", "loss_graph",
+        "membership", "rank_gradients", "running_statistics", "tensor_reads", "token_targets", "training_flags",
+        "unheld_parameters", "update_sample",
+    ),
+    "trees have no layers, and are not updated",
+)  # fmt: skip
 
 _PYTORCH = "watchglass.capture.pytorch"
 _TENSORFLOW = "watchglass.capture.tensorflow"
@@ -85,6 +108,7 @@ FRAMEWORKS = {
     "xgboost": Entry(
         loop="watchglass.capture.xgboost:XGBoostLoop",
         add="give callbacks=[watchglass.callback('xgboost')] to xgboost.train, xgboost.cv or the estimator",
+        meaningless=_OF_TREES,
     ),
 }
 

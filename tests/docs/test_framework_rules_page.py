@@ -1,0 +1,59 @@
+"""docs/frameworks/rules.md says which rules each framework feeds today."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from watchglass.capture import FRAMEWORKS
+from watchglass.config import FACTS
+from watchglass.rules import rule_names
+
+CURE = "run make framework-rules"
+
+
+def _tool() -> ModuleType:
+    """The program that writes the page."""
+    path = Path(__file__).parents[2] / "tools" / "framework_rules.py"
+    spec = importlib.util.spec_from_file_location("framework_rules", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+tool = _tool()
+
+
+@pytest.fixture(scope="module")
+def page(repository: Path) -> str:
+    return (repository / "docs" / "frameworks" / "rules.md").read_text(encoding="utf-8")
+
+
+def test_each_framework_that_drives_has_a_column(page: str) -> None:
+    assert list(tool.COLUMNS) == list(tool.read(page)), CURE
+    drives = {name for name, entry in FRAMEWORKS.items() if entry.loop and entry.drives}
+    assert {column.framework for column in tool.COLUMNS.values()} <= drives
+
+
+def test_rules_and_facts_exist(page: str) -> None:
+    columns = tool.read(page)
+    assert {rule for column in columns.values() for rule in column} <= set(rule_names())
+    assert all(cell for column in columns.values() for cell in column.values())
+    assert tool.write(columns) == page, CURE
+    declared = {kind for entry in FRAMEWORKS.values() for kind in entry.meaningless}
+    assert declared <= FACTS.keys()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", tool.COLUMNS)
+def test_a_column_is_what_the_framework_feeds_now(page: str, name: str) -> None:
+    column = tool.COLUMNS[name]
+    for each in column.needs:
+        pytest.importorskip(each, reason=f"the rules that {name} feeds are seen only with {each}")
+    assert tool.column_now(name) == tool.read(page)[name], CURE
