@@ -71,10 +71,13 @@ def _job(shown: Shown) -> Sequence[Block]:
     links, run = shown.links, shown.identifier
     settings = links.run(run, "settings")
     seconds = "Take a sample of the machine every so many seconds"
-    # What is not known is asked for the other way round than it is in most jobs.
-    changed = shown.published.run.facts(facts.ProfilerChanged)
-    timed = next((each.module_times for each in reversed(changed) if each.module_times is not None), False)
-    sampled = next((each.enabled for each in reversed(changed) if each.enabled is not None), True)
+    # What nobody has changed is as the job was started, which shows in what it has recorded.
+    job = shown.published.run
+    changed = job.facts(facts.ProfilerChanged)
+    timed = next((each.module_times for each in reversed(changed) if each.module_times is not None), None)
+    sampled = next((each.enabled for each in reversed(changed) if each.enabled is not None), bool(job.streams))
+    if timed is None:
+        timed = len(job.module_times()) > 0
     switches = [
         ("enabled", "Sample the machine, and profile when asked", ON_OFF[sampled]),
         ("module_times", "Record the time of each module, in some steps", ON_OFF[timed]),

@@ -32,6 +32,7 @@ from watchglass.view.verdict_sentences import (
     examined,
     findings_of,
     headline,
+    place_in_words,
     saved_before,
     silent_rules,
     since,
@@ -85,7 +86,7 @@ def diagnosis_blocks(verdict: Verdict) -> list[Section]:
 def _diagnosis(diagnosis: Diagnosis, verdict: Verdict) -> Section:
     causes = [_cause(ranked, rank) for rank, ranked in enumerate(diagnosis.causes, 1)]
     pairs: tuple[tuple[str, Sequence[Block]], ...] = (
-        ("First in", [Text(Span(diagnosis.subject, "code"))] if diagnosis.subject else ()),
+        ("First in", [Text(Span(place_in_words(diagnosis, verdict), "code"))] if diagnosis.subject else ()),
         ("Since", [Text(since(diagnosis, verdict))]),
         ("Before", [Text(saved)] if (saved := saved_before(diagnosis)) else ()),
         ("Likely causes", _listed(causes, ordered=True)),

@@ -11,7 +11,7 @@ from watchglass.view.capture_cost import memory_growth, notable_wait
 from watchglass.view.conclusion import Terms, outcome
 from watchglass.view.failure import failure_lines
 from watchglass.view.formats import Judged
-from watchglass.view.text import command, percent, printable, quoted
+from watchglass.view.text import command, percent, printable
 from watchglass.view.verdict_sentences import (
     cause_in_words,
     chain,
@@ -21,6 +21,7 @@ from watchglass.view.verdict_sentences import (
     growing,
     headline,
     metrics_in_words,
+    place_in_words,
     reservations,
     saved_before,
     since,
@@ -37,6 +38,8 @@ _IN_FULL, _TITLES = 3, 6
 _LIKELY = 0.5
 #: Most findings without a diagnosis that are shown.
 _UNEXPLAINED = 5
+#: Characters of a line that terminals of a usual width do not break.
+_WIDEST = 100
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,7 @@ def screen(verdict: Verdict, options: Sequence[str] = (), *, verbose: bool = Fal
     if verdict.status == "no issues found" and not verdict.findings and not verbose:
         rows = [TextRow(_in_a_sentence(verdict), style=style)]
         rows += [TextRow(text) for text in closing(verdict, options, brief=True, sentence=True)]
-        return [*rows, _more(verdict, options)]
+        return [*rows, *_more(verdict, options)]
     diagnoses = verdict.diagnoses
     first, *further = heading(verdict)
     rows = [replace(first, text=first.text.removeprefix("issues found: ") + _causes(verdict)), *further]
@@ -127,7 +130,7 @@ def screen(verdict: Verdict, options: Sequence[str] = (), *, verbose: bool = Fal
     rows += unexplained(verdict)
     rows += [TextRow(text) for text in closing(verdict, options, brief=not verbose)]
     if not diagnoses:
-        return [*rows, _more(verdict, options)] if verdict.train_steps else rows
+        return [*rows, *_more(verdict, options)] if verdict.train_steps else rows
     evidence, page = command("explain", verdict.run, *options), command("report", verdict.run)
     return [*rows, TextRow(f"evidence: {evidence}"), TextRow(f"page: {page}")]
 
@@ -144,15 +147,18 @@ def _in_a_sentence(verdict: Verdict) -> str:
     return f"{begin}no issues found in {steps}{f': {said}' if said else ''}. {printable(verdict.run)}"
 
 
-def _more(verdict: Verdict, options: Sequence[str]) -> TextRow:
+def _more(verdict: Verdict, options: Sequence[str]) -> list[TextRow]:
     # The default set has no rules about time and memory, so no finding names the cure.
     judged = {status.rule for status in verdict.statuses}
     waits = notable_wait(verdict.capture) is not None and "InputBound" not in judged
     grows = memory_growth(verdict.capture) is not None and "MemoryLeak" not in judged
     why = " and ".join(filter(None, ("why steps wait" if waits else "", "what grows" if grows else "")))
     asked = ("--rules", "system") if why else ("-v", *options)
-    shown = command("check", *asked)
-    return TextRow(f"{f'{why}, and more' if why else 'more'}: {shown} | report {quoted(verdict.run)}")
+    check, page = command("check", verdict.run, *asked), command("report", verdict.run)
+    check = f"{f'{why}, and more' if why else 'more'}: {check}"
+    # A command that a line break cuts cannot be copied.
+    whole = f"{check} · {page}"
+    return [TextRow(whole)] if len(whole) <= _WIDEST else [TextRow(check), TextRow(f"page: {page}")]
 
 
 def _causes(verdict: Verdict) -> str:
@@ -176,7 +182,7 @@ def _name_and_proof(diagnosis: Diagnosis) -> tuple[str, str]:
 
 
 def _place(diagnosis: Diagnosis, verdict: Verdict) -> str:
-    subject = f", first in {printable(diagnosis.subject)}" if diagnosis.subject else ""
+    subject = f", first in {printable(place_in_words(diagnosis, verdict))}" if diagnosis.subject else ""
     return f"since {since(diagnosis, verdict)}{subject}"
 
 
@@ -188,7 +194,8 @@ def _proven(diagnosis: Diagnosis, verdict: Verdict, position: int) -> Iterator[T
         text = f"{name or printable(proof)}, {_place(diagnosis, verdict)}"
         yield TextRow(number + text, style=STYLES[diagnosis.severity.value], hang=len(number))
     findings = findings_of(diagnosis, verdict)
-    if name or not position:
+    crashed = _is_crash(diagnosis, verdict)
+    if (name or not position) and not crashed:
         yield TextRow(printable(proof) + stated_by(findings, proof), "because" if name else "seen")
     if not name and diagnosis.causes:
         yield TextRow("; ".join(map(cause_in_words, diagnosis.causes)), "likely")
@@ -199,6 +206,14 @@ def _proven(diagnosis: Diagnosis, verdict: Verdict, position: int) -> Iterator[T
         yield TextRow(printable(advice), "try", "bold")
     if others := symptoms_in_words(findings, diagnosis.headline):
         yield TextRow(others, "also")
+
+
+def _is_crash(diagnosis: Diagnosis, verdict: Verdict) -> bool:
+    """Whether a diagnosis only repeats the exception that the first line of the screen has, with its cause."""
+    if verdict.failure is None or diagnosis.findings or not diagnosis.causes:
+        return False
+    repeated = diagnosis.headline.partition(": ")[2].removesuffix(" ...")
+    return repeated in " ".join(verdict.failure.message.split())
 
 
 def heading(verdict: Verdict) -> list[TextRow]:
@@ -216,7 +231,7 @@ def diagnosis_row(position: int, diagnosis: Diagnosis) -> TextRow:
 def beginning(diagnosis: Diagnosis, verdict: Verdict) -> Iterator[TextRow]:
     """Rows with the first place and the first step of a diagnosis."""
     if diagnosis.subject:
-        yield TextRow(printable(diagnosis.subject), "first in")
+        yield TextRow(printable(place_in_words(diagnosis, verdict)), "first in")
     yield TextRow(since(diagnosis, verdict), "since")
     if saved := saved_before(diagnosis):
         yield TextRow(saved, "before")

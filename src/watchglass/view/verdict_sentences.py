@@ -247,6 +247,19 @@ def _bypassed(past: facts.BypassedUpdates, verdict: Verdict) -> str:
     )
 
 
+def place_in_words(diagnosis: Diagnosis, verdict: Verdict) -> str:
+    """The first place of a diagnosis; a module whose name is a number, as in ``nn.Sequential``, also by its class.
+
+    ``"module 5 (Linear)"``, ``"net.5 (Linear)"``; a class is stated as far as a finding has it.
+    """
+    module = diagnosis.subject
+    if not module.rpartition(".")[2].isdigit():
+        return module
+    types = {each.evidence.get("module"): each.evidence.get("module_type") for each in findings_of(diagnosis, verdict)}
+    words = module if "." in module else f"module {module}"
+    return f"{words} ({kind})" if (kind := types.get(module)) else words
+
+
 def _more(amount: int) -> str:
     return f", and {amount:,} more" if amount > 0 else ""
 

@@ -21,7 +21,7 @@ from watchglass.dashboard.application import application
 from watchglass.dashboard.listing import Listing
 from watchglass.dashboard.watched_run import PARTS, UNWATCHED_S, Drawn, Published, WatchedRun, WatchedRuns
 from watchglass.errors import CompactedError, MissingFileError
-from watchglass.records import RuleStatus, Status, facts
+from watchglass.records import ModuleSeconds, RuleStatus, Status, StepModules, facts
 from watchglass.store import FrameKind, JournalWriter, SegmentWriter, encode_frame
 from watchglass.testing import RunBuilder, Step, build_run
 
@@ -432,6 +432,16 @@ def test_changes_that_cannot_be_are_refused_in_a_line(
 def test_switches_begin_with_what_was_changed_last(growing: RunBuilder, listing_of: Listings) -> None:
     changed = facts.ProfilerChanged(1, module_times=True, enabled=False)
     growing.step(Step({"loss": 1.0}, facts={"profiler_changed": changed.to_data()}))
+    client, run = client_of(listing_of(growing))
+    page = client.get(f"/r/{run}").text
+    for name, selected in (("enabled", "off"), ("module_times", "on")):
+        (select,) = re.findall(rf'<select name="{name}">(.*?)</select>', page)
+        assert f"<option selected>{selected}</option>" in select
+
+
+def test_switches_begin_with_what_the_job_records(growing: RunBuilder, listing_of: Listings) -> None:
+    timed = StepModules((ModuleSeconds("fc", "Linear", 0, 1, 0.001, 0.0),))
+    growing.step(Step({"loss": 1.0}, facts={StepModules.KIND: timed.to_data()}))
     client, run = client_of(listing_of(growing))
     page = client.get(f"/r/{run}").text
     for name, selected in (("enabled", "off"), ("module_times", "on")):

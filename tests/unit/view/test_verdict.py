@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from watchglass.records import ExaminedSteps, RuleStatus, Severity, Status, Verdict
+from watchglass.diagnose.crash import with_crash
+from watchglass.records import ExaminedSteps, Failure, RuleStatus, Severity, Status, Verdict
 from watchglass.view import (
     Judged,
     Terms,
@@ -82,10 +83,13 @@ def test_steps_that_wait_for_data_have_a_cure(healthy_verdict: Verdict) -> None:
         return verdict_text(slow, width=200).splitlines()
 
     said = "no issues found in 400 steps: validation accuracy 0.9812"
-    cure = "why steps wait, and more: watchglass check --rules system | report runs/healthy"
-    more = "more: watchglass check -v | report runs/healthy"
+    cure = [
+        "why steps wait, and more: watchglass check runs/healthy --rules system",
+        "page: watchglass report runs/healthy",
+    ]
+    more = "more: watchglass check runs/healthy -v · watchglass report runs/healthy"
     waits = "38 % of a typical training step is a wait for data"
-    assert lines(0.38, "DeadRelu") == [f"{said}; {waits}. runs/healthy", cure]
+    assert lines(0.38, "DeadRelu") == [f"{said}; {waits}. runs/healthy", *cure]
     assert lines(0.38, "DeadRelu", "InputBound") == [f"{said}; {waits}. runs/healthy", more]
     assert lines(0.01, "DeadRelu") == [f"{said}. runs/healthy", more]
 
@@ -94,7 +98,7 @@ def test_a_healthy_run_is_shown_in_two_lines(healthy_verdict: Verdict) -> None:
     seen = replace(healthy_verdict, examined=ExaminedSteps(24, 0, 8), metrics={"loss": 0.476})
     assert verdict_text(seen) == (
         "no issues found in 400 steps (24 examined): loss 0.476. runs/healthy\n"
-        "more: watchglass check -v | report runs/healthy\n"
+        "more: watchglass check runs/healthy -v · watchglass report runs/healthy\n"
     )
 
 
@@ -114,7 +118,8 @@ def test_a_run_that_mostly_waits_for_data_is_not_simply_called_healthy(healthy_v
     assert verdict_text(slow) == (
         "67 % of a typical training step is a wait for data; otherwise no issues found in 400 steps:\n"
         "validation accuracy 0.9812. runs/healthy\n"
-        "why steps wait, and more: watchglass check --rules system | report runs/healthy\n"
+        "why steps wait, and more: watchglass check runs/healthy --rules system\n"
+        "page: watchglass report runs/healthy\n"
     )
     assert (tone(slow), tone(replace(slow, capture={"phases": {"data": 0.4}}))) == ("warning", "")
 
@@ -131,6 +136,24 @@ def test_cost_counts_and_reasons_are_shown_on_request(sick_verdict: Verdict) -> 
         "evidence: watchglass explain runs/sick",
         "page: watchglass report runs/sick",
     ]
+
+
+def test_a_place_that_is_a_number_is_a_module_with_its_class(sick_verdict: Verdict) -> None:
+    (diagnosis,) = sick_verdict.diagnoses
+    known, *others = [each for each in sick_verdict.findings if each.id in diagnosis.findings]
+    for module, words in (("5", "module 5 (Linear)"), ("net.5", "net.5 (Linear)"), ("net.fc", "net.fc")):
+        typed = replace(known, evidence={"module": module, "module_type": "Linear"})
+        placed = replace(sick_verdict, diagnoses=(replace(diagnosis, subject=module),), findings=(typed, *others))
+        assert f", first in {words}\n" in verdict_text(placed, width=1_000)
+
+
+def test_a_crash_of_a_worker_of_a_loader_is_said_once(healthy_verdict: Verdict) -> None:
+    message = "Caught ValueError in DataLoader worker process 0: ValueError: bad"
+    failure = Failure("exception", "ValueError", message, "train.py", 12, "for x in loader:", exit_status=1)
+    crashed = replace(healthy_verdict, status="failed", failure=failure, diagnoses=with_crash((), failure, 7))
+    text = verdict_text(crashed, width=1_000)
+    assert text.count("ValueError: bad") == 1
+    assert text.count("in a worker of the data loader") == 1
 
 
 def test_many_rules_without_data_are_one_line(healthy_verdict: Verdict) -> None:
