@@ -265,13 +265,15 @@ def is_array(value: object) -> bool:
 
 
 def number_of(value: Any) -> Any:
-    """A value as a float, or a readback for a value on a device; None where it may not be read now.
+    """A value as a float, or a readback for a value on a device or to come; None where it may not be read now.
 
     Raises:
         Exception: It is not one real number.
     """
     if isinstance(value, (float, int)):
         return float(value)
+    if isinstance(value, DeferredNumbers):
+        return value
     arrays = arrays_of(value)
     array = arrays.values(value)
     if array is None:

@@ -104,7 +104,12 @@ FRAMEWORKS = {
     "tensorflow": Entry(
         arrays=f"{_TENSORFLOW}:TensorFlowArrays",
     ),
-    "keras": Entry(modules="watchglass.capture.keras.structure:KerasModules", over=("torch",)),
+    "keras": Entry(
+        loop="watchglass.capture.keras:KerasLoop",
+        modules="watchglass.capture.keras:KerasModules",
+        over=("torch",),
+        discovers=True,
+    ),
     "xgboost": Entry(
         loop="watchglass.capture.xgboost:XGBoostLoop",
         add="give callbacks=[watchglass.callback('xgboost')] to xgboost.train, xgboost.cv or the estimator",

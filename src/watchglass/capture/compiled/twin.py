@@ -40,14 +40,18 @@ class Twin:
         try:
             self._trace(*args, **kwargs)
         except Exception as error:
-            self.usable = False
-            reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-            _log.warning(
-                "watchglass: tensors of %s are not captured, its loss is: tracing it a second time raised %s",
-                self._name, reason,
-            )  # fmt: skip
-            self._port.records.current().add_fact(facts.NotCapturable((self._name,)), reason)
+            self.give_up(error)
         return self.usable
+
+    def give_up(self, error: Exception) -> None:
+        """It cannot be traced: never use it again, and say so once."""
+        self.usable = False
+        reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+        _log.warning(
+            "watchglass: tensors of %s are not captured, its loss is: tracing it a second time raised %s",
+            self._name, reason,
+        )  # fmt: skip
+        self._port.records.current().add_fact(facts.NotCapturable((self._name,)), reason)
 
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, Values]:
         """The result of the function, and the values. What the function raises, this raises."""

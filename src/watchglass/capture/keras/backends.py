@@ -1,0 +1,207 @@
+"""What differs between the backends of Keras: what a training function takes and returns, and how it is traced."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import keras
+
+from watchglass.capture.compiled.collecting import Collector
+
+#: Key of the collected values in the logs of a twin.
+_KEY = "watchglass"
+
+
+class Backend(ABC):
+    """How the functions of a model are traced and called under one backend."""
+
+    #: Its name.
+    name: str
+
+    @abstractmethod
+    def scope(self) -> object:
+        """What is traced now; values of another scope cannot be returned from this one."""
+
+    @abstractmethod
+    def is_execution(self, error: Exception) -> bool:
+        """Whether an exception came from a function that ran, not from tracing or compiling it."""
+
+    def carrying(self, collecting: Collector, enter: Callable[[], AbstractContextManager[Any]]) -> Any:
+        """Inside, values that are collected in transformations of the backend get out of them."""
+        return nullcontext()
+
+    def logs(self, result: Any) -> Any:
+        """The logs in what a training or test function returns."""
+        return result
+
+    def with_values(self, result: Any, values: dict[str, Any]) -> Any:
+        """What a step returned, with values; it must return logs."""
+        return {**result, _KEY: values}
+
+    def without_values(self, result: Any) -> tuple[Any, dict[str, Any]]:
+        """What a function returned as the script gets it, and the values."""
+        values = result.pop(_KEY)
+        return result, values
+
+    #: Whether samples are counted as batches are taken, since no metric can be read between calls.
+    counts_batches = False
+
+    def count(self, metric: Any) -> Any:
+        """The weights that a mean has counted so far, as an array; None where that cannot be read."""
+        return None
+
+    def taken(self, data: Any) -> TakenBatches | None:
+        """What a function takes batches from by Python's ``next``; None for what the backend itself reads."""
+        return None if isinstance(data, list) else TakenBatches(data)
+
+
+class TensorFlow(Backend):
+    """Functions are traced into graphs; state is in variables."""
+
+    name = "tensorflow"
+
+    def __init__(self) -> None:
+        self._tensorflow = sys.modules["tensorflow"]
+        self._read = self._tensorflow.raw_ops.ReadVariableOp
+        self._iterators = self._tensorflow.data.Iterator, self._tensorflow.distribute.DistributedIterator
+
+    def scope(self) -> object:
+        """The graph that is built, or none."""
+        tensorflow = self._tensorflow
+        return None if tensorflow.executing_eagerly() else tensorflow.compat.v1.get_default_graph()
+
+    def is_execution(self, error: Exception) -> bool:
+        """Errors of kernels have their own classes."""
+        return isinstance(error, self._tensorflow.errors.OpError)
+
+    def count(self, metric: Any) -> Any:
+        """Its variable as it is now: the next update makes another value."""
+        variable = metric.count.value
+        return self._read(resource=variable.handle, dtype=variable.dtype)
+
+    def taken(self, data: Any) -> TakenBatches | None:
+        """None for the iterators of a data set."""
+        return None if isinstance(data, self._iterators) else TakenBatches(data)
+
+
+class Jax(Backend):
+    """Functions take the state, which is donated, and return the next one; gradients are those of functions."""
+
+    name = "jax"
+    counts_batches = True
+
+    def __init__(self) -> None:
+        self._jax = sys.modules["jax"]
+        from jax.extend.core import get_opaque_trace_state
+
+        self._state = get_opaque_trace_state
+
+    def scope(self) -> object:
+        """The trace."""
+        return self._state()
+
+    def is_execution(self, error: Exception) -> bool:
+        """Errors of the runtime have their own class."""
+        return isinstance(error, self._jax.errors.JaxRuntimeError)
+
+    @contextmanager
+    def carrying(self, collecting: Collector, enter: Callable[[], AbstractContextManager[Any]]) -> Iterator[None]:
+        """Values get out of ``jax.value_and_grad`` and ``jax.grad`` as further results of the function."""
+        jax = self._jax
+        originals = {name: getattr(jax, name) for name in ("value_and_grad", "grad")}
+        value_and_grad = originals["value_and_grad"]
+
+        def carried(fun: Any, argnums: Any = 0, has_aux: bool = False, **options: Any) -> Any:
+            @functools.wraps(fun)
+            def inner(*args: Any, **kwargs: Any) -> Any:
+                with enter() as values:
+                    result = fun(*args, **kwargs)
+                value, aux = result if has_aux else (result, None)
+                return value, (aux, dict(values))
+
+            @functools.wraps(fun)
+            def outer(*args: Any, **kwargs: Any) -> Any:
+                (value, (aux, values)), gradients = value_and_grad(inner, argnums, True, **options)(*args, **kwargs)
+                collecting.absorb(values)
+                return ((value, aux) if has_aux else value), gradients
+
+            return outer
+
+        def grad(fun: Any, argnums: Any = 0, has_aux: bool = False, **options: Any) -> Any:
+            both = carried(fun, argnums, has_aux, **options)
+
+            @functools.wraps(fun)
+            def outer(*args: Any, **kwargs: Any) -> Any:
+                value, gradients = both(*args, **kwargs)
+                return (gradients, value[1]) if has_aux else gradients
+
+            return outer
+
+        for name, function in (("value_and_grad", carried), ("grad", grad)):
+            setattr(jax, name, function)
+        try:
+            yield
+        finally:
+            for name, original in originals.items():
+                setattr(jax, name, original)
+
+    def logs(self, result: Any) -> Any:
+        """They come with the next state."""
+        return result[0]
+
+    def with_values(self, result: Any, values: dict[str, Any]) -> Any:
+        """In the logs."""
+        logs, state = result
+        return {**logs, _KEY: values}, state
+
+    def without_values(self, result: Any) -> tuple[Any, dict[str, Any]]:
+        """The logs are a new dictionary of each call."""
+        return result, result[0].pop(_KEY)
+
+
+class TakenBatches:
+    """Takes batches for a function, counts them and their samples, and can give them once more.
+
+    Args:
+        source: An iterator of batches.
+    """
+
+    def __init__(self, source: Iterator[Any]) -> None:
+        self._source = source
+        self.taken: list[Any] = []
+        self.samples = 0
+
+    def __iter__(self) -> TakenBatches:
+        return self
+
+    def __next__(self) -> Any:
+        batch = next(self._source)
+        self.taken.append(batch)
+        self.samples += samples_of(batch)
+        return batch
+
+    def again(self) -> Iterator[Any]:
+        """All batches from the first one that was taken."""
+        return itertools.chain(self.taken, self._source)
+
+
+def samples_of(batch: Any) -> int:
+    """Samples in a batch: the length of the first array of its inputs."""
+    inputs = batch[0] if isinstance(batch, tuple) else batch
+    if not hasattr(inputs, "shape"):
+        inputs = next((each for each in keras.tree.flatten(inputs) if each is not None), None)
+    shape = getattr(inputs, "shape", None)
+    return int(shape[0]) if shape else 1
+
+
+@functools.cache
+def backend() -> Backend | None:
+    """The backend of this process; None for one whose functions are not watched so."""
+    known = {each.name: each for each in (TensorFlow, Jax)}.get(keras.backend.backend())
+    return None if known is None else known()

@@ -1,0 +1,307 @@
+"""Collects values of one step of a model while it is traced, or while it runs where nothing is compiled."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import keras
+
+from watchglass.capture.compiled.collecting import Collected, Collector, ValuePart, Values
+from watchglass.capture.keras.backends import Backend
+from watchglass.capture.keras.losses import observed_loss
+from watchglass.capture.keras.structure import KerasModules, activation_of, observe_calls, variables
+from watchglass.capture.module_places import NOWHERE, ParameterPlace, Place
+from watchglass.capture.saving.module_tensors import input_tags
+from watchglass.capture.saving.nested_arrays import leaves_in
+from watchglass.records import ModuleKind
+
+#: Words of activations that operations are named by.
+_OPERATIONS = frozenset(("softmax", "log_softmax", "sigmoid", "tanh", "relu"))
+
+
+class StepValues:
+    """Collects the values of one function of a model. For the training thread.
+
+    Nothing here raises while the step of the script runs: after a failure nothing more is collected.
+
+    Args:
+        model: The model.
+        backend: Its backend.
+        number: The number of the model.
+
+    Attributes:
+        known: What each value is.
+        traces: How often the step was entered.
+        means: Of the means that it updates, whether it gives weights.
+        failure: What went wrong.
+    """
+
+    def __init__(self, model: Any, backend: Backend, number: int) -> None:
+        self._model, self._backend, self._number = model, backend, number
+        self._collector = Collector()
+        self.known = self._collector.known
+        self.traces = 0
+        self.means: dict[str, bool] = {}
+        self.failure: Exception | None = None
+        self._scopes: list[object] = []
+        self._places: dict[int, Place] = {}
+        self._parameters: dict[int, ParameterPlace] = {}
+        self._given: dict[int, Any] = {}
+        self._made: dict[int, Any] = {}
+        self._losses = self._updating = 0
+
+    def around(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        """A step of the model that returns its values as well."""
+
+        @functools.wraps(step)
+        def collecting(*args: Any, **kwargs: Any) -> Any:
+            self.traces += 1
+            with ExitStack() as stack:
+                values = stack.enter_context(self._frame())
+                self._prepare(args)
+                stack.enter_context(self._observed())
+                result = step(*args, **kwargs)
+            return self._backend.with_values(result, dict(values))
+
+        return collecting
+
+    @contextmanager
+    def _frame(self) -> Iterator[Values]:
+        with self._collector.frame() as values:
+            self._scopes.append(self._backend.scope())
+            made, self._made = self._made, {}
+            try:
+                yield values
+            finally:
+                self._made = made
+                self._scopes.pop()
+
+    def _prepare(self, args: tuple[Any, ...]) -> None:
+        model = self._model
+        self._places = {id(layer): place for layer, place in KerasModules().modules(model)}
+        found = list(variables(model))
+        self._parameters = {id(variable): place for variable, place in found}
+        self._losses = 0
+        self._given = {}
+        if self._backend.name == "jax" and args and isinstance(args[0], tuple):
+            self._given = {id(value): each for each, value in zip(model.trainable_variables, args[0][0], strict=True)}
+
+    @contextmanager
+    def _observed(self) -> Iterator[None]:
+        model = self._model
+        with ExitStack() as stack:
+            stack.callback(observe_calls(self._shielded(self._entered), self._shielded(self._returned)))
+            stack.enter_context(_method(keras.losses.Loss, "__call__", self._around_loss))
+            stack.enter_context(_method(keras.metrics.Mean, "update_state", self._around_mean))
+            stack.enter_context(_method(model, "compute_loss", self._around_objective))
+            optimizers = (each for each in vars(model).values() if isinstance(each, keras.optimizers.Optimizer))
+            for optimizer in {id(each): each for each in optimizers}.values():
+                stack.enter_context(_method(optimizer, "apply", functools.partial(self._around_apply, optimizer)))
+                if self._backend.name == "jax":
+                    around = functools.partial(self._around_stateless, optimizer)
+                    stack.enter_context(_method(optimizer, "stateless_apply", around))
+            stack.enter_context(self._backend.carrying(self._collector, self._frame))
+            yield
+
+    def _shielded(self, callback: Callable[..., None]) -> Callable[..., None]:
+        """``callback``, in the trace of a frame only; what it raises ends the collecting."""
+
+        def run(*args: Any) -> None:
+            if self.failure is None and self._scopes and self._backend.scope() == self._scopes[-1]:
+                try:
+                    callback(*args)
+                except Exception as error:
+                    self.failure = error
+
+        return run
+
+    def _add(self, part: ValuePart, name: str, value: Any, place: Place = NOWHERE, **more: Any) -> None:
+        self._collector.add(Collected(part, name, place, model=self._number, **more), value)
+
+    # -- layers ----------------------------------------------------------------------------------------------------
+
+    def _entered(self, layer: Any, arguments: Any) -> None:
+        place = self._places.get(id(layer))
+        if place is None:
+            return
+        for path, array in leaves_in(arguments, keras.ops.is_tensor):
+            if keras.ops.is_tensor(array):
+                dtype = str(keras.backend.standardize_dtype(array.dtype))
+                tags = input_tags(place, path, len(array.shape), dtype, outermost=place.index == 0)
+                if place.index == 0:
+                    self._add(ValuePart.BATCH, path, array)
+                self._add(ValuePart.INPUT, path, array, place, tags=tags)
+
+    def _returned(self, layer: Any, arguments: Any, result: Any) -> None:
+        place = self._places.get(id(layer))
+        if place is None:
+            return
+        for path, array in leaves_in(result, keras.ops.is_tensor):
+            if not (keras.ops.is_tensor(array) and keras.backend.is_float_dtype(array.dtype)):
+                continue
+            known = id(array) in self._made
+            if known and place.index:
+                continue  # a container returns the output of its last layer
+            if not known:
+                self._made[id(array)] = array, layer
+            rectifies = place.kind is ModuleKind.RECTIFIER or activation_of(layer) is ModuleKind.RECTIFIER
+            tags = ("relu_output",) if rectifies else ("model_output",) if place.index == 0 else ()
+            self._add(ValuePart.OUTPUT, path, array, place, tags=tags)
+
+    # -- losses ----------------------------------------------------------------------------------------------------
+
+    def _around_loss(self, original: Callable[..., Any], loss: Any, *args: Any, **kwargs: Any) -> Any:
+        def judged(labels: Any, predictions: Any, weights: Any = None) -> None:
+            if isinstance(labels, (dict, list, tuple)) or not hasattr(predictions, "shape"):
+                return
+            number = self._losses + 1
+            _, maker = self._made.get(id(predictions), (None, None))
+            last = getattr(getattr(maker, "activation", None), "__name__", None)
+            last = {"Softmax": "softmax", "ReLU": "relu"}.get(type(maker).__name__, last)
+            found = observed_loss(loss, labels, predictions, weights, last if last in _OPERATIONS else None, number)
+            if found is None:
+                return
+            self._losses = number
+            call, predictions, labels = found
+            suffix = "" if number == 1 else f"_{number}"
+            self._add(ValuePart.PREDICTIONS, f"prediction{suffix}", predictions, call=call)
+            self._add(ValuePart.LABELS, f"label{suffix}", labels, call=call)
+
+        self._shielded(lambda: _bound(judged, args, kwargs))()
+        return original(loss, *args, **kwargs)
+
+    def _around_mean(self, original: Callable[..., Any], mean: Any, *args: Any, **kwargs: Any) -> Any:
+        self.means[mean.name] = len(args) > 1 or kwargs.get("sample_weight") is not None
+        return original(mean, *args, **kwargs)
+
+    def _around_objective(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        value = original(*args, **kwargs)
+        self._shielded(lambda: self._add(ValuePart.LOSS, "loss", value))()
+        return value
+
+    # -- updates ---------------------------------------------------------------------------------------------------
+
+    def _around_apply(
+        self, optimizer: Any, original: Callable[..., Any], grads: Any, trainable_variables: Any = None
+    ) -> Any:
+        if self._updating:
+            return original(grads, trainable_variables)
+        updated: list[tuple[Any, ParameterPlace]] = []
+
+        def before() -> None:
+            changed = self._model.trainable_variables if trainable_variables is None else trainable_variables
+            for variable, gradient in zip(changed, grads, strict=True):
+                self._take_before(self._place_of(variable), _value(variable), gradient, optimizer, updated, variable)
+
+        if trainable_variables is not None:
+            trainable_variables = list(trainable_variables)
+        grads = list(grads)
+        self._shielded(before)()
+        with self._inside_update():
+            result = original(grads, trainable_variables)
+        self._shielded(
+            lambda: self._take_after([(place, _value(variable)) for variable, place in updated], optimizer)
+        )()
+        return result
+
+    def _around_stateless(
+        self, optimizer: Any, original: Callable[..., Any], optimizer_variables: Any, grads: Any,
+        trainable_variables: Any,
+    ) -> Any:  # fmt: skip
+        places: list[tuple[Any, ParameterPlace]] = []
+
+        def before() -> None:
+            for value, gradient in zip(trainable_variables, grads, strict=True):
+                place = self._place_of(self._given.get(id(value)))
+                self._take_before(place, value, gradient, optimizer, places, value, optimizer_variables)
+
+        self._shielded(before)()
+        with self._inside_update():
+            result = original(optimizer_variables, grads, trainable_variables)
+
+        def after() -> None:
+            new = {id(old): value for old, value in zip(trainable_variables, result[0], strict=True)}
+            states = zip(optimizer.variables, result[1], strict=True)
+            self._take_after([(place, new[id(old)]) for old, place in places], optimizer, list(states))
+
+        self._shielded(after)()
+        return result
+
+    @contextmanager
+    def _inside_update(self) -> Iterator[None]:
+        self._updating += 1
+        try:
+            yield
+        finally:
+            self._updating -= 1
+
+    def _place_of(self, variable: Any) -> ParameterPlace | None:
+        return self._parameters.get(id(variable))
+
+    def _take_before(
+        self, place: ParameterPlace | None, value: Any, gradient: Any, optimizer: Any,
+        updated: list[tuple[Any, ParameterPlace]], variable: Any, state: Any = None,
+    ) -> None:  # fmt: skip
+        if place is None or gradient is None:
+            return
+        scale = _scale(optimizer, state)
+        updated.append((variable, place))
+        self._add(ValuePart.BEFORE, place.name, value, place.place, parameter=place)
+        gradient = gradient if scale is None else keras.ops.cast(gradient, "float32") / scale
+        self._add(ValuePart.GRADIENT, place.name, gradient, place.place, parameter=place)
+
+    def _take_after(self, updated: list[tuple[ParameterPlace, Any]], optimizer: Any, state: Any = None) -> None:
+        for place, value in updated:
+            self._add(ValuePart.AFTER, place.name, value, place.place, parameter=place)
+        states = [(each, _value(each)) for each in optimizer.variables] if state is None else state
+        for variable, value in states:
+            if len(value.shape):
+                self._add(ValuePart.STATE, variable.path.replace("/", "."), value)
+
+
+def _scale(optimizer: Any, state: Any) -> Any:
+    """What the gradients that an optimizer gets are multiplied by; None for nothing."""
+    dynamic = getattr(optimizer, "dynamic_scale", None)
+    if dynamic is None:
+        return optimizer.loss_scale_factor
+    if state is None:
+        return _value(dynamic)
+    return next(value for variable, value in zip(optimizer.variables, state, strict=True) if variable is dynamic)
+
+
+def _value(variable: Any) -> Any:
+    """The array that a variable holds now."""
+    return keras.ops.convert_to_tensor(getattr(variable, "value", variable))
+
+
+def _bound(function: Callable[..., None], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    names = {"y_true": "labels", "y_pred": "predictions", "sample_weight": "weights"}
+    function(*args, **{names[name]: value for name, value in kwargs.items()})
+
+
+@contextmanager
+def _method(owner: Any, name: str, around: Callable[..., Any]) -> Iterator[None]:
+    """Inside, a method is called through ``around(original, ...)``; of an object it is an attribute of its own."""
+    original = getattr(owner, name)
+    own, existed = vars(owner), name in vars(owner)
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return around(original, *args, **kwargs)
+
+    if isinstance(owner, type):
+        setattr(owner, name, call)
+    else:
+        own[name] = call
+    try:
+        yield
+    finally:
+        if isinstance(owner, type):
+            setattr(owner, name, original)
+        elif existed:
+            own[name] = original
+        else:
+            own.pop(name, None)

@@ -1,0 +1,103 @@
+"""Training, test and prediction functions of models: each call is a step, or several, and those due run a twin."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from watchglass.capture.compiled.collecting import Values
+from watchglass.capture.compiled.twin import Twin
+from watchglass.capture.keras.backends import Backend, TakenBatches
+from watchglass.capture.keras.collecting import StepValues
+from watchglass.records import Mode
+
+
+class WatchedFunction:
+    """What a model calls for each batch, in the place of the function that Keras has made.
+
+    Args:
+        execute: Called with it and the arguments of each call; calls the function or its twin.
+        model: The model.
+        mode: What its calls are.
+        plain: The function that Keras has made.
+        twin: Makes the twin of it, for the model.
+    """
+
+    def __init__(
+        self,
+        execute: Callable[[WatchedFunction, tuple[Any, ...]], Any],
+        model: Any,
+        mode: Mode,
+        plain: Callable[..., Any],
+        twin: Callable[[Any], FunctionTwin],
+    ) -> None:
+        self.plain, self.mode = plain, mode
+        self._execute, self._make_twin = execute, twin
+        self._model = weakref.ref(model)
+        self._twin: FunctionTwin | None = None
+
+    def __call__(self, *args: Any) -> Any:
+        """One execution. What the function raises, this raises."""
+        return self._execute(self, args)
+
+    @property
+    def model(self) -> Any:
+        """The model."""
+        return self._model()
+
+    @property
+    def twin(self) -> FunctionTwin:
+        """Its twin, made when it is first needed."""
+        if self._twin is None:
+            self._twin = self._make_twin(self.model)
+        return self._twin
+
+
+class FunctionTwin:
+    """The function once more, made by Keras from a step that collects its values.
+
+    Args:
+        values: Collects.
+        function: The function.
+        backend: Its backend.
+        compiled: Whether it is traced before it runs.
+        outcome: Reports that it cannot be traced.
+    """
+
+    def __init__(
+        self, values: StepValues, function: Callable[..., Any], backend: Backend, outcome: Twin, *, compiled: bool
+    ) -> None:
+        self._values, self._function, self._backend = values, function, backend
+        self._outcome, self._compiled = outcome, compiled
+
+    @property
+    def values(self) -> StepValues:
+        """Collects the values."""
+        return self._values
+
+    def __call__(
+        self, plain: Callable[..., Any], args: tuple[Any, ...], taken: TakenBatches | None
+    ) -> tuple[Any, Values]:
+        """The result, and the values; none where the twin cannot be traced, so that the function itself ran.
+
+        Args:
+            plain: The function itself.
+            args: What both take: the state under some backends, and data.
+            taken: The data, if they are taken as batches.
+        """
+        if not self._outcome.usable:
+            return plain(*args), {}
+        traces = self._values.traces
+        try:
+            result = self._function(*args)
+        except Exception as error:
+            traced = self._values.traces > traces
+            if not (self._compiled and traced) or isinstance(error, StopIteration) or self._backend.is_execution(error):
+                raise
+            # Nothing has run: only the trace has failed.
+            self._outcome.give_up(error)
+            return plain(*args) if taken is None else plain(*args[:-1], taken.again()), {}
+        if self._values.failure is not None:
+            self._outcome.give_up(self._values.failure)
+        return self._backend.without_values(result)

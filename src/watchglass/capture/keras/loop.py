@@ -1,0 +1,34 @@
+"""Keras for the table of frameworks: the loop that its models drive."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import keras
+
+from watchglass.capture.keras.backends import backend
+from watchglass.capture.keras.watching import Watching
+from watchglass.capture.loops import Loop
+from watchglass.capture.port import Port
+
+_watching: weakref.WeakKeyDictionary[Port, Watching] = weakref.WeakKeyDictionary()
+
+
+class KerasLoop(Loop):
+    """``fit``, ``evaluate``, ``predict`` and their relatives, of a model or of all."""
+
+    name = "keras"
+
+    def is_loop(self, value: object) -> bool:
+        """Whether this is a model."""
+        return isinstance(value, keras.Model)
+
+    def attach(self, port: Port, watched: Any = None) -> None:
+        """Watch a model, or each that is trained."""
+        used = backend()
+        if used is None:
+            return
+        if port not in _watching:
+            _watching[port] = Watching(port, used)
+        _watching[port].watch(watched)

@@ -1,0 +1,118 @@
+"""Loss functions of Keras: their kinds, and what they judge; the losses of batches, out of running means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+from watchglass.capture.arrays import DeferredNumbers
+from watchglass.capture.compiled.collecting import ObservedLoss
+
+_BINARY = "binary_cross_entropy"
+#: Words of losses by class of Keras, where they take logits, and where they take the other thing.
+_KINDS: Mapping[str, tuple[str, str]] = {
+    "MeanSquaredError": ("mse_loss", "mse_loss"),
+    "MeanAbsoluteError": ("l1_loss", "l1_loss"),
+    "Huber": ("huber_loss", "huber_loss"),
+    "KLDivergence": ("kl_div", "kl_div"),
+    "BinaryCrossentropy": (f"{_BINARY}_with_logits", _BINARY),
+    "CategoricalCrossentropy": ("cross_entropy", "nll_loss"),
+    "SparseCategoricalCrossentropy": ("cross_entropy", "nll_loss"),
+}
+#: Kinds whose predictions are collected as logarithms.
+_LOGARITHMS = ("nll_loss", "kl_div")
+_REDUCTIONS = {"sum_over_batch_size": "mean", "mean_with_sample_weight": "mean", "mean": "mean", "sum": "sum"}
+
+
+def observed_loss(
+    loss: Any, labels: Any, predictions: Any, weights: Any, last: str | None, number: int
+) -> tuple[ObservedLoss, Any, Any] | None:
+    """What a call of a loss function is, with its predictions and labels as they are collected.
+
+    Args:
+        loss: A ``keras.losses.Loss``.
+        labels: Its first argument.
+        predictions: Its second argument.
+        weights: Its third argument.
+        last: The activation that made the predictions, ``"softmax"``; None where it is not known.
+        number: Number of the call in its step.
+
+    Returns:
+        None for a loss of an unknown kind, or of several arrays.
+    """
+    known = next((_KINDS[cls.__name__] for cls in type(loss).__mro__ if _is_kind(cls)), None)
+    if known is None or not (hasattr(labels, "shape") and hasattr(predictions, "shape")):
+        return None
+    function = known[not getattr(loss, "from_logits", False)]
+    shape, label_shape = _shape(predictions), _shape(labels)
+    by_class = function in ("cross_entropy", "nll_loss") and getattr(loss, "axis", -1) in (-1, len(shape) - 1)
+    operation = last
+    dtypes = _dtype(predictions), _dtype(labels)
+    if function in _LOGARITHMS:
+        predictions = keras.ops.log(keras.ops.maximum(predictions, keras.config.epsilon()))
+        operation = "log_softmax" if last == "softmax" else None
+    if by_class:
+        predictions = keras.ops.reshape(predictions, (-1, shape[-1]))
+        sparse = type(loss).__name__.startswith("Sparse")
+        labels = keras.ops.reshape(labels, (-1,) if sparse else (-1, shape[-1]))
+    observed = ObservedLoss(
+        function, shape, label_shape, dtypes, number, by_class,
+        reduction=_REDUCTIONS.get(loss.reduction or "none", "none"),
+        operation=operation,
+        normalized_over=shape[-1] if operation in ("softmax", "log_softmax") and shape else None,
+        ignored=getattr(loss, "ignore_class", None),
+        smoothing=float(getattr(loss, "label_smoothing", 0.0) or 0.0),
+        weighted=weights is not None,
+    )  # fmt: skip
+    return observed, predictions, labels
+
+
+class RunningMeans:
+    """The losses of single batches, out of means over an epoch so far. For the training thread; computes nothing there.
+
+    Both are float32, so a loss is as exact as 1e-7 times the number of the batch in its epoch.
+    """
+
+    def __init__(self) -> None:
+        self._before: dict[str, tuple[Any, Any]] = {}
+
+    def reset(self) -> None:
+        """The means begin anew."""
+        self._before.clear()
+
+    def batch(self, name: str, mean: Any, count: Any) -> DeferredNumbers:
+        """The loss of the batch that a mean has counted last.
+
+        Args:
+            name: Its name.
+            mean: The mean with it.
+            count: The weights of all batches with it.
+        """
+        before = self._before.get(name)
+        self._before[name] = mean, count
+        return DeferredNumbers(lambda: _last(before, mean, count), 8)
+
+
+def _last(before: tuple[Any, Any] | None, mean: Any, count: Any) -> float:
+    now, counted = float(np.asarray(mean)), float(np.asarray(count))
+    if before is None:
+        return now
+    older, until = float(np.asarray(before[0])), float(np.asarray(before[1]))
+    if not counted > until:  # reset by the script, or not updated
+        return now
+    return (now * counted - older * until) / (counted - until)
+
+
+def _is_kind(cls: type) -> bool:
+    return cls.__name__ in _KINDS and getattr(keras.losses, cls.__name__, None) is cls
+
+
+def _shape(array: Any) -> tuple[int, ...]:
+    return tuple(int(length or -1) for length in array.shape)
+
+
+def _dtype(array: Any) -> str:
+    return str(keras.backend.standardize_dtype(array.dtype))

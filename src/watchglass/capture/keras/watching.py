@@ -1,0 +1,181 @@
+"""Watches the models of a process: their functions are those of Keras, with a step around each call."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from watchglass.capture.compiled.delivery import StepDelivery
+from watchglass.capture.compiled.steps import CompiledSteps
+from watchglass.capture.compiled.twin import Twin
+from watchglass.capture.keras.backends import Backend, TakenBatches
+from watchglass.capture.keras.collecting import StepValues
+from watchglass.capture.keras.fits import Fits
+from watchglass.capture.keras.functions import FunctionTwin, WatchedFunction
+from watchglass.capture.keras.models import KerasModel
+from watchglass.capture.port import Port
+from watchglass.capture.wrappers_importlib_bootstrap import RAISED, around
+from watchglass.record import OpenStep
+from watchglass.records import Mode
+
+#: Functions by the name of their mode in Keras.
+_MODES = {"train": Mode.TRAIN, "test": Mode.EVAL, "predict": Mode.PREDICT}
+_NAMES = {mode: name for name, mode in _MODES.items()}
+
+
+class Watching:
+    """Records the executions of all watched models through one port. For the training thread.
+
+    Args:
+        port: Gets all records.
+        backend: The backend of this process.
+    """
+
+    def __init__(self, port: Port, backend: Backend) -> None:
+        self.port, self._backend = port, backend
+        self._steps = CompiledSteps(port)
+        self._delivery = StepDelivery(port, "keras", self._steps)
+        self._models: weakref.WeakKeyDictionary[Any, KerasModel] = weakref.WeakKeyDictionary()
+        self._chosen: weakref.WeakSet[Any] | None = weakref.WeakSet()
+        self._step: OpenStep | None = None
+        self._begin, self._end = port.guarded(self._begins), port.guarded(self._ends)
+        self._fail = port.guarded(self._steps.fail)
+        self._originals: dict[str, Callable[..., Any]] = {}
+        for name in _MODES:
+            self._wrap(f"make_{name}_function", functools.partial(self._made, name))
+        self._wrap("reset_metrics", self._reset)
+        self._fits = Fits(port, self._is_watched, lambda model: self._of(model).read_settings())
+        port.detach_with(self._restore)
+
+    def watch(self, model: Any) -> None:
+        """Watch a model; None for each that is trained."""
+        if model is None:
+            self._chosen = None
+        elif self._chosen is not None:
+            self._chosen.add(model)
+
+    def execute(self, function: WatchedFunction, args: tuple[Any, ...]) -> Any:
+        """Call a function, or its twin where something is due, and record it as a step."""
+        port, values, taken = self.port, None, None
+        if port.running or not port.guard.active or port.guard.is_busy:
+            return function.plain(*args)
+        step = self._begin(function)
+        if step is not None or self._backend.counts_batches:
+            taken = self._backend.taken(args[-1])
+            if taken is not None:
+                args = *args[:-1], taken
+        port.running = "keras"
+        try:
+            if step is None:
+                result = function.plain(*args)
+            else:
+                result, values = function.twin(function.plain, args, taken)
+        except BaseException:
+            self._fail()
+            raise
+        finally:
+            port.running = ""
+        self._end(function, taken, result, step, values)
+        return result
+
+    def _begins(self, function: WatchedFunction) -> OpenStep | None:
+        return self._steps.begin(function.mode)
+
+    def _ends(
+        self, function: WatchedFunction, taken: TakenBatches | None, result: Any, step: OpenStep | None, values: Any
+    ) -> None:
+        about, mode = self._of(function.model), function.mode
+        if step is not None:
+            about.describe(step, mode)
+            if values:
+                collected = function.twin.values
+                self._delivery.save(step, values, collected.known)
+                about.means[mode] = collected.means
+        if taken is not None:
+            about.samples += taken.samples
+            about.batches += len(taken.taken)
+        logs = {} if mode is Mode.PREDICT else self._backend.logs(result)
+        self._steps.end(about.numbers(mode, logs), rate=about.rate, model=about.number)
+        if mode is Mode.TRAIN:
+            self._fits.after_step(function.model)
+
+    def _of(self, model: Any) -> KerasModel:
+        found = self._models.get(model)
+        if found is None:
+            found = self._models[model] = KerasModel(model, len(self._models), self._backend)
+        return found
+
+    def _is_watched(self, model: Any) -> bool:
+        return self._chosen is None or model in self._chosen
+
+    # -- functions of Keras ------------------------------------------------------------------------------------------
+
+    def _wrap(self, name: str, ended: Callable[[Any], None]) -> None:
+        original = getattr(keras.Model, name)
+        existed = name in vars(keras.Model)
+        self._originals[name] = original
+        after = self.port.guarded(ended)
+
+        def end(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+            if result is not RAISED:
+                after(args[0])
+
+        wrapped = around(original, lambda args, kwargs: True, end)
+        setattr(keras.Model, name, wrapped)
+
+        def restore() -> None:
+            if vars(keras.Model).get(name) is wrapped:
+                if existed:
+                    setattr(keras.Model, name, original)
+                else:
+                    delattr(keras.Model, name)
+
+        self.port.detach_with(restore)
+
+    def _made(self, name: str, model: Any) -> None:
+        """Keras has made a function, or had it already."""
+        if not self._is_watched(model):
+            return
+        if name == "train":
+            self._of(model).read_settings()
+        attribute = f"{name}_function"
+        function = getattr(model, attribute)
+        if isinstance(function, WatchedFunction) or function is None:
+            return
+        twin = functools.partial(self._twin, name)
+        setattr(model, attribute, WatchedFunction(self.execute, model, _MODES[name], function, twin))
+
+    def _twin(self, name: str, model: Any) -> FunctionTwin:
+        values = StepValues(model, self._backend, self._of(model).number)
+        attribute, step = f"{name}_function", f"{name}_step"
+        own, before = vars(model), getattr(model, attribute)
+        existing = own.get(step)
+        own[step] = values.around(getattr(model, step))
+        try:
+            self._originals[f"make_{name}_function"](model, force=True)
+            function = getattr(model, attribute)
+        finally:
+            setattr(model, attribute, before)
+            if existing is None:
+                own.pop(step, None)
+            else:
+                own[step] = existing
+        title = f"{type(model).__name__}.{step}"
+        outcome = Twin(self.port, title, lambda: None, lambda: (None, {}))
+        compiled = not model.run_eagerly and (self._backend.name == "tensorflow" or bool(model.jit_compile))
+        return FunctionTwin(values, function, self._backend, outcome, compiled=compiled)
+
+    def _reset(self, model: Any) -> None:
+        if model in self._models:
+            self._models[model].reset()
+
+    def _restore(self) -> None:
+        for model in list(self._models):
+            for name in _MODES:
+                function = vars(model).get(f"{name}_function")
+                if isinstance(function, WatchedFunction):
+                    setattr(model, f"{name}_function", function.plain)
