@@ -19,7 +19,7 @@ class Resumed(DeclaredFact, kind="resumed"):
 class SavedCheckpoint(DeclaredFact, kind="checkpoint", needed_by="report"):
     """A file with weights or the state of an optimizer that the script has saved."""
 
-    COST = "some microseconds per call of `torch.save`, for the keys of what is saved"
+    COST = "0.3 ms per saved file with a hundred weights, for its keys"
 
     step: int
     file: str = ""
