@@ -26,7 +26,7 @@ from watchglass.view.verdict_sentences import headline
 #: Identifier of the schema; its number rises when a key changes its meaning or goes.
 SCHEMA = "urn:watchglass:schema:check:1"
 #: Rises when a key is added.
-VERSION = "1.1"
+VERSION = "1.2"
 
 #: Keys of a finding in the JSON, in this order.
 _FINDING_KEYS = (
