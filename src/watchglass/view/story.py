@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _CAUSES, _RULES, _PIECES = 6, 12, 200
 #: Most files of a step that are named.
 _FILES = 3
+#: Titles of axes that are units.
+_UNITS = ("ms", "s", "GB")
 
 
 def story_figure(run: Run, verdict: Verdict, courses: Sequence[CauseCourse] = (), steps: Steps = None) -> Story | None:
@@ -58,8 +60,11 @@ def story_figure(run: Run, verdict: Verdict, courses: Sequence[CauseCourse] = ()
 
 
 def _plain(lane: Lines | Bands | Strips, x: Axis) -> Lines | Bands | Strips:
-    """A lane without marks: other lanes show what these would."""
-    return replace(lane, x=x) if isinstance(lane, Strips) else replace(lane, x=x, marks=())
+    """A lane without marks, which other lanes show; the unit is in its title, as lanes have no titles of axes."""
+    if isinstance(lane, Strips):
+        return replace(lane, x=x)
+    unit = f" ({lane.y.title})" if lane.y.title in _UNITS else ""
+    return replace(lane, title=lane.title + unit, x=x, marks=())
 
 
 def _strips(title: str, x: Axis, rows: Iterable[Strip]) -> Strips | None:

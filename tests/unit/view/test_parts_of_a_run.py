@@ -10,7 +10,7 @@ import pytest
 
 from watchglass.diagnose import verdict
 from watchglass.errors import UnknownNameError
-from watchglass.records import CauseCourse, Verdict, facts
+from watchglass.records import PHASES, CauseCourse, Verdict, facts
 from watchglass.run import Run, open_run
 from watchglass.testing import RunBuilder, Step, build_run
 from watchglass.view.curves import colour_of, compared_curves, first_divergence
@@ -61,6 +61,15 @@ def test_the_lane_of_a_single_cause_names_it(sick_run: Run, sick_verdict: Verdic
     story = story_figure(sick_run, sick_verdict, COURSES[1:])
     assert story is not None
     assert story.lanes[1].title == "Likely cause: the learning rate is too high"
+
+
+def test_a_lane_of_times_names_their_unit(tmp_path: Path) -> None:
+    phases = {PHASES: [(0.1, 0.0, 0.0, 0.3, 0.0, 0.0, 0.0, 0.0)]}
+    run = open_run(build_run(tmp_path / "run", [Step({"loss": 1.0}, rows=phases)] * 8))
+    story = story_figure(run, verdict(run))
+    assert story is not None
+    (title,) = (lane.title for lane in story.lanes if lane.title.startswith("Time of training steps"))
+    assert title.endswith(" (ms)")
 
 
 def test_a_run_that_begins_with_a_checkpoint_says_so_in_its_story(tmp_path: Path) -> None:
