@@ -66,9 +66,10 @@ class DeadRelu(Rule):
         if not units:
             return
         self.step = view.mode_step
-        has_modules = len(view.catalog.ids(Selection(Role.OUTPUT, module_kinds=(ModuleKind.RECTIFIER,)))) > 0
+        # Inputs of layers count only where no module returns the result of a ReLU.
+        by_outputs = any(info.role is Role.OUTPUT for info, _, _ in units)
         for info, _, zero in units:
-            if has_modules != (info.role is Role.OUTPUT) or len(zero) < self.min_units:
+            if by_outputs != (info.role is Role.OUTPUT) or len(zero) < self.min_units:
                 continue
             self._follow(view, info, zero)
             yield from self._layer(view, info, self.window)

@@ -36,6 +36,15 @@ def test_of_few_captures_all_but_the_first_must_agree(tmp_path: Path) -> None:
     assert message.endswith("zero for every sample of the last 5 captures up to step 4")
 
 
+def test_a_layer_that_ends_with_a_relu_counts_as_one(tmp_path: Path) -> None:
+    """Keras has activations inside layers: none of the modules is a ReLU."""
+    dead = np.arange(32) < 30
+    step = Step({"loss": 1.0}, {"hidden.output": np.ones((128, 32))}, units={"hidden.output": dead})
+    run = build_run(tmp_path / "run", [step] * 40, modules={"hidden": "Linear"})
+    (finding,) = replay(run, [RuleSpec("DeadRelu")]).findings
+    assert finding.message.startswith("30 of 32 units of hidden (Linear) were zero for every sample")
+
+
 class TestDeadRelu(RuleSuite):
     rule = find_rule("DeadRelu")
     modules = MODULES
