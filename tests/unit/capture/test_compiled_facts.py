@@ -332,3 +332,79 @@ def test_steps_are_collected_no_longer_than_the_limit(tmp_path: Path) -> None:
     assert not _places(run)
     assert [each.data["steps"] for each in run.facts("modules_examined")] == [most]
     assert list(run.scalars("loss")[0]) == list(range(most + 80))
+
+
+def test_moving_averages_are_compared_with_what_a_module_normalises(tmp_path: Path) -> None:
+    place = Place("norm", "BatchNorm1d", 0, kind=ModuleKind.NORMALIZATION)
+    runs = []
+    for collecting in (False, True):
+        torch.manual_seed(0)
+        model = nn.Sequential()
+        model.add_module("norm", nn.BatchNorm1d(4))
+        optimizer, path = torch.optim.SGD(model.parameters(), 0.1), tmp_path / f"run_{collecting}"
+        loop = Loop(path) if collecting else None
+        batches = [3 + 2 * inputs for inputs, _ in _batches(9)]
+        if loop is None:
+            with watchglass.watch(model, run=path, save_interval=1):
+                for inputs in batches:
+                    optimizer.zero_grad()
+                    (model(inputs) ** 3).mean().backward()
+                    optimizer.step()
+        else:
+            with loop.hook:
+                for inputs in batches:
+                    norm: Any = model.get_submodule("norm")
+                    model(inputs)
+                    with loop.step(1.0) as add:
+                        add(ValuePart.INPUT, _copy(inputs), "0", place)
+                        add(ValuePart.MEAN, _copy(norm.running_mean), "running_mean", place)
+                        add(ValuePart.VARIANCE, _copy(norm.running_var), "running_var", place)
+        runs.append(watchglass.open_run(path))
+    found = []
+    for run in runs:
+        rows = _facts(run, facts.NormalizationStatistics)
+        known = [{name: each for name, each in row["modules"][0].items() if name not in ("momentum", "batches")}
+                 for _, row in rows]  # fmt: skip
+        found.append([([step for step, _ in rows]), known])
+    assert found[0][0] == [0, 1, 3, 7]
+    assert _same(*found), found
+
+
+def test_units_of_a_kernel_are_its_last_axis(tmp_path: Path) -> None:
+    kernel = ParameterPlace("conv.kernel", "kernel", Place("conv", "Conv", 0), unit_axis=-1)
+    weights = np.random.default_rng(0).normal(size=(3, 3, 4, 8)).astype(np.float32)
+    weights[..., 4:] = weights[..., :1]
+    loop = Loop(tmp_path / "run")
+    with loop.hook, loop.step(1.0) as add:
+        add(ValuePart.BEFORE, weights, kernel.name, kernel.place, parameter=kernel)
+    (fact,) = watchglass.open_run(tmp_path / "run").facts("initialization")
+    row = fact.data["tensors"]["conv.kernel"]
+    assert (row["shape"], row["fan_in"], row["fan_out"]) == ([8, 4, 3, 3], 36, 72)
+    assert row["identical_rows"] == pytest.approx(4 / 7)
+    assert row["std"] == pytest.approx(float(weights.std()))
+
+
+def test_a_loss_scale_is_recorded_when_it_changes(tmp_path: Path) -> None:
+    loop = Loop(tmp_path / "run")
+    with loop.hook:
+        for scale in (1024.0, 1024.0, 512.0):
+            with loop.step(1.0) as add:
+                add(ValuePart.SCALE, np.float32(scale), "loss_scale")
+                add(ValuePart.RATE, np.float32(0.25), "learning_rate")
+    run = watchglass.open_run(tmp_path / "run")
+    assert list(run.scalars("loss_scale")[1]) == [1024.0, 1024.0, 512.0]
+    assert list(run.scalars("learning_rate")[1]) == [0.25] * 3
+    changes = [(each.global_step, each.data["scale"], each.data.get("before")) for each in run.facts("loss_scale")]
+    assert changes == [(0, 1024.0, None), (2, 512.0, 1024.0)]
+
+
+def test_a_number_of_the_loop_counts_more_than_one_of_collected_values(tmp_path: Path) -> None:
+    call = ObservedLoss("cross_entropy", (4, 2), (4,), ("float32", "int64"), by_class=True)
+    loop = Loop(tmp_path / "run")
+    with loop.hook:
+        given: list[dict[str, Any]] = [{}, {"accuracy": 0.125}]
+        for numbers in given:
+            with loop.step(1.0, **numbers) as add:
+                add(ValuePart.PREDICTIONS, np.eye(2, dtype=np.float32)[[0, 1, 1, 1]], "prediction", call=call)
+                add(ValuePart.LABELS, np.array([0, 1, 0, 1]), "label", call=call)
+    assert list(watchglass.open_run(tmp_path / "run").scalars("accuracy")[1]) == [0.75, 0.125]

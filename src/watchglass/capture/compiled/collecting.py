@@ -31,7 +31,7 @@ class ValuePart(str, Enum):
     OUTPUT = "output"  #: What a module returns.
     PREDICTIONS = "predictions"  #: What a loss function judges, see :class:`ObservedLoss`.
     LABELS = "labels"  #: What it compares them with.
-    MEAN = "mean"  #: The moving average of the mean, of a module that normalises.
+    MEAN = "mean"  #: The moving average of the mean after the step, of a module that normalises.
     VARIANCE = "variance"  #: The same of the variance.
     CUSTOM = "custom"  #: What a script saves.
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 import functools
 import math
 import weakref
-from dataclasses import replace
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from watchglass.capture.arrays import Elements
+from watchglass.capture.facts.running_moments import CHANNELS, ELEMENTS, MOST, RunningMoments
 from watchglass.capture.planning.sketch_pace import is_power_of_two
 from watchglass.capture.pytorch.events import ForwardCall, ModuleCall
 from watchglass.capture.pytorch.facts.copies import Copies, some
@@ -20,11 +17,6 @@ from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.module_tree import type_name
 from watchglass.record import CapturedRecords, DeferredFact
 from watchglass.records import Mode, facts
-
-#: Modules that are recorded, channels of each that are read, and elements of the input from which its moments come.
-_MOST, _CHANNELS, _ELEMENTS = 64, 256, 1 << 16
-#: A variance below this counts as none.
-_LEAST = 1e-12
 
 
 class RunningStatistics:
@@ -39,8 +31,7 @@ class RunningStatistics:
         # Of the forward that runs: the inputs' means and variances by module.
         self._inputs: dict[nn.Module, tuple[Tensor, Tensor] | None] | None = None
         self._has = weakref.WeakKeyDictionary[nn.Module, bool]()
-        # The means of the record before, by module. For the recorder's thread.
-        self._last: dict[str, Any] = {}
+        self._running = RunningMoments()
         #: An entry of :attr:`Events.module_listeners`.
         self.module_listeners = (self._listens, self._called)
 
@@ -78,7 +69,7 @@ class RunningStatistics:
         return is_power_of_two(self._counts[mode])
 
     def _called(self, call: ModuleCall) -> None:
-        if self._inputs is not None and _buffers(call.module) is not None and len(self._inputs) < _MOST:
+        if self._inputs is not None and _buffers(call.module) is not None and len(self._inputs) < MOST:
             first = call.arguments[0] if call.arguments else None
             self._inputs[call.module] = _moments(first) if isinstance(first, Tensor) else None
 
@@ -86,16 +77,16 @@ class RunningStatistics:
         self, records: CapturedRecords, root: nn.Module, inputs: dict[nn.Module, tuple[Tensor, Tensor] | None]
     ) -> None:
         copies, rows = Copies(), []
-        for module, moments in list(inputs.items())[:_MOST]:
+        for module, moments in list(inputs.items())[:MOST]:
             place, buffers = self._models.module(module), _buffers(module)
             if place is None or buffers is None:
                 continue
-            mean, variance = (some(buffer, _CHANNELS) for buffer in buffers)
+            mean, variance = (some(buffer, CHANNELS) for buffer in buffers)
             if mean is None or variance is None:
                 continue
             batches = getattr(module, "num_batches_tracked", None)
             momentum = getattr(module, "momentum", None)
-            of_input = (None, None) if moments is None else tuple(some(each, _CHANNELS) for each in moments)
+            of_input = (None, None) if moments is None else tuple(some(each, CHANNELS) for each in moments)
             comparable = all(each is not None and each.numel() == mean.numel() for each in of_input)
             known = float(momentum) if isinstance(momentum, (int, float)) else None
             about = facts.NormalizationState(place.path, type_name(module), module.training, known)
@@ -104,31 +95,8 @@ class RunningStatistics:
             rows.append((about, [None if each is None else copies.add(each) for each in given]))
         if rows:
             copies.send()
-            make = functools.partial(self._fact, root.training, rows)
+            make = functools.partial(self._running.fact, root.training, rows)
             records.add_fact(DeferredFact(facts.NormalizationStatistics, make), "forward")
-
-    def _fact(self, training: bool, rows: list[Any]) -> facts.NormalizationStatistics:
-        return facts.NormalizationStatistics(training, tuple(self._module(*row) for row in rows))
-
-    def _module(self, about: facts.NormalizationState, taken: list[Elements | None]) -> facts.NormalizationState:
-        arrays: list[Any] = [None if each is None else each.received().astype(np.float64) for each in taken]
-        mean, variance, input_mean, input_variance, batches = arrays
-        before, self._last[about.module] = self._last.get(about.module), mean
-        off = ratio = moved = None
-        with np.errstate(all="ignore"):
-            if before is not None and before.shape == mean.shape:
-                moved = _rms((mean - before) / np.sqrt(np.maximum(variance, _LEAST)))
-            if input_mean is not None:
-                off = _rms((mean - input_mean) / np.sqrt(np.maximum(input_variance, _LEAST)))
-                ratio = float(np.median(variance / np.maximum(input_variance, _LEAST)))
-        return replace(
-            about,
-            batches=None if batches is None else int(batches[0]),
-            initial=not mean.any() and bool(np.all(variance == 1)),
-            moved=_finite(moved),
-            mean_off=_finite(off),
-            variance_ratio=_finite(ratio),
-        )
 
 
 def _tracking(root: nn.Module) -> list[nn.Module]:
@@ -148,7 +116,7 @@ def _moments(values: Tensor) -> tuple[Tensor, Tensor] | None:
     if values.dim() < 2 or not values.is_floating_point() or values.layout is not torch.strided or not values.numel():
         return None
     over = [axis for axis in range(values.dim()) if axis != 1]
-    room = values.numel() / _ELEMENTS
+    room = values.numel() / ELEMENTS
     if room > 1:
         # A stride along each axis except that of the channels.
         stride = math.ceil(room ** (1 / len(over)))
@@ -157,11 +125,3 @@ def _moments(values: Tensor) -> tuple[Tensor, Tensor] | None:
         return None
     variance, mean = torch.var_mean(values.float(), dim=over, unbiased=False)
     return mean, variance
-
-
-def _rms(values: Any) -> float:
-    return float(np.sqrt(np.mean(values**2)))
-
-
-def _finite(value: float | None) -> float | None:
-    return float(f"{value:.4g}") if value is not None and math.isfinite(value) else None
