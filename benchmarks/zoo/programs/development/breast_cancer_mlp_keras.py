@@ -38,7 +38,7 @@ if zoo.has("one_positive_in_fifty"):
     keep = [i for i, label in enumerate(y) if label == 1 or i % 29 == 0]
     x, y = x[keep], y[keep]
 if zoo.has("large_and_unchecked"):
-    x, y = x[:40], y[:40]
+    x, y = x[:20], y[:20]
 scaler = StandardScaler().fit(x)
 x, x_valid = (scaler.transform(part).astype("float32") for part in (x, x_valid))
 if zoo.has("labels_from_another_order"):
@@ -65,7 +65,14 @@ else:
     weights = {0: 1.0, 1: float((1 - y).sum() / y.sum())}
 model.compile(optimizer=optimizer, loss="binary_crossentropy")
 history = model.fit(
-    x, y, batch_size=32, epochs=60, validation_data=(x_valid, y_valid), class_weight=weights, callbacks=stops, verbose=2
+    x,
+    y,
+    batch_size=32,
+    epochs=60 if zoo.variant == "plain" else 30,
+    validation_data=(x_valid, y_valid),
+    class_weight=weights,
+    callbacks=stops,
+    verbose=2,
 )
 zoo.fitted(history.history)
 

@@ -43,10 +43,11 @@ y = np.array(sections)
 held = (np.arange(len(x)) // 12) % 5 == 4
 x, y, x_valid, y_valid = x[~held], y[~held], x[held], y[held]
 
+start = "uniform" if zoo.variant == "adam" else keras.initializers.RandomNormal(stddev=0.3)
 model = keras.Sequential(
     [
         keras.Input((LENGTH,), dtype="int32"),
-        layers.Embedding(WORDS, 32),
+        layers.Embedding(WORDS, 32, embeddings_initializer=start),
         layers.GlobalAveragePooling1D(),
         layers.Dense(32, activation="relu"),
         layers.Dropout(0.2 if zoo.variant == "adam" else 0.0),
@@ -56,14 +57,14 @@ model = keras.Sequential(
 if zoo.variant == "adam":
     optimizer = keras.optimizers.Adam(5e-3, epsilon=1.0 if zoo.has("epsilon_of_one") else 1e-7)
 else:
-    rate = 1000.0 if zoo.has("rate_of_a_thousand") else 0.3
+    rate = 1000.0 if zoo.has("rate_of_a_thousand") else 0.1
     optimizer = keras.optimizers.SGD(rate, momentum=0.9, clipnorm=1e-6 if zoo.has("clipped_at_a_millionth") else 1.0)
 model.compile(optimizer=optimizer, loss="sparse_categorical_crossentropy", metrics=["accuracy"])
 history = model.fit(
     x,
     y,
     batch_size=16,
-    epochs=15,
+    epochs=6 if zoo.variant == "adam" else 8,
     shuffle=not zoo.has("sorted_by_section"),
     validation_data=(x_valid, y_valid),
     verbose=2,
