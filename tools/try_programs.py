@@ -9,6 +9,7 @@ A program that fails is shown with its output. One that still runs after some se
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -44,6 +45,9 @@ PROGRAMS = (
     "examples/lstm/train.py --epochs 1",
     "examples/llm/train.py --steps 2",
     "examples/llm/stays_vague.py",
+    "examples/keras_digits/train.py --epochs 1",
+    "examples/tensorflow_wine/train.py --epochs 1",
+    "examples/jax_digits/train.py --epochs 1",
     "examples/rules.py DeadRelu --healthy",
 )
 #: What is not tried here, with the reason.
@@ -52,8 +56,8 @@ SKIPPED = {
     "benchmarks/zoo/score.py": "tests/integration/test_zoo.py scores a part of the zoo",
     "make demo": "tools/bare_install.py runs its programs",
 }
-#: How a program ends that needs a GPU.
-_NO_GPU = "no GPU that PyTorch can use"
+#: How a program ends that needs a GPU, or a framework that `make test-frameworks` installs.
+_LACKS = re.compile(r"(no GPU that PyTorch can use|No module named '(keras|tensorflow|jax|flax|optax)')$")
 #: Programs that are tried at once, and the seconds of processor time that each gets: on a busy machine all take longer.
 _AT_ONCE, _SECONDS, _LONGEST_S = 2, 4.0, 120.0
 
@@ -85,7 +89,7 @@ def tried(program: str) -> bool:
             child.wait()
         said.seek(0)
         text = said.read().decode(errors="replace").strip() if status else ""
-        if text.endswith(_NO_GPU):
+        if _LACKS.search(text):
             status, word, text = 0, "skipped", text.splitlines()[-1]
         line = f"{'FAILED' if status else word:7} {time.monotonic() - begun:5.1f} s {program}"
         print(f"{line}\n    {text}" if text else line, flush=True)
