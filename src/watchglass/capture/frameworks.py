@@ -102,12 +102,15 @@ FRAMEWORKS = {
         module="pytorch_lightning.trainer.trainer",
     ),
     "tensorflow": Entry(
+        loop=f"{_TENSORFLOW}:TensorFlowLoop",
         arrays=f"{_TENSORFLOW}:TensorFlowArrays",
+        modules=f"{_TENSORFLOW}:TensorFlowModules",
+        discovers=True,
     ),
     "keras": Entry(
         loop="watchglass.capture.keras:KerasLoop",
         modules="watchglass.capture.keras:KerasModules",
-        over=("torch",),
+        over=("torch", "tensorflow"),
         discovers=True,
     ),
     "xgboost": Entry(

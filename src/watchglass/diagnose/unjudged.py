@@ -56,6 +56,9 @@ def why_unjudged(
     if unstepped is not None and unstepped.backwards >= steps:  # most of the loop was not understood
         return f"backward ran {_times(unstepped.backwards)} and {unstepped.reason}"
     if not steps:
+        hidden = run.facts(facts.HiddenSteps.KIND)
+        if hidden:
+            return hidden[-1].source
         return f"no training step was recorded{_seen(sighting_of(run))}"
     if steps < _FEWEST_STEPS:
         return "only one training step was recorded, too few to judge the run"

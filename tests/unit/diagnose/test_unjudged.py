@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from watchglass.capture import FRAMEWORKS
 from watchglass.diagnose.unjudged import why_unjudged
 from watchglass.records import RuleStatus, Sighting, Status, facts
 from watchglass.run import open_run
 from watchglass.store import open_store, write_launch_end
 from watchglass.testing import Step, build_run
+
+DRIVING = [name for name, entry in FRAMEWORKS.items() if entry.drives]
 
 
 def run_of(path: Path, steps: int, backwards: int = 0) -> str:
@@ -46,7 +49,7 @@ def test_loops_without_steps(run_path: Path, steps: int, backwards: int, why: st
     ("sighting", "why"),
     [
         (None, ""),
-        (Sighting(), ": the script imported no framework that is watched (torch, xgboost)"),
+        (Sighting(), f": the script imported no framework that is watched ({', '.join(DRIVING)})"),
         (Sighting(("torch",)), ": torch was imported, and no backward was observed"),
         (Sighting(("torch",), 50), ": torch was imported, backward ran 50 times, and no update was observed"),
         (

@@ -34,6 +34,12 @@ class NotCapturable(DeclaredFact, kind="not_capturable"):
     modules: tuple[str, ...] = ()
 
 
+class HiddenSteps(DeclaredFact, kind="hidden_steps"):
+    """Compiled functions with whole steps inside, which cannot be recorded; the source says why, and the cure."""
+
+    functions: tuple[str, ...] = ()
+
+
 class AttentionUnreadable(DeclaredFact, kind="attention_unreadable"):
     """Attention of the module in its source could not be read."""
 

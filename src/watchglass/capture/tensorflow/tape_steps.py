@@ -1,0 +1,532 @@
+"""The steps of a training in TensorFlow: which calls and tapes make a step, and what is saved of it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import tensorflow as tf
+
+from watchglass.capture.compiled.collecting import Collected, Updater, ValuePart, Values
+from watchglass.capture.compiled.delivery import StepDelivery
+from watchglass.capture.compiled.steps import CompiledSteps
+from watchglass.capture.compiled.twin import Twin
+from watchglass.capture.port import Port
+from watchglass.capture.tensorflow.arrays import TensorFlowArrays
+from watchglass.capture.tensorflow.functions import FunctionAbout, key_of, look, taken
+from watchglass.capture.tensorflow.losses import JudgedCall, as_collected
+from watchglass.capture.tensorflow.models import TrainedModel, TrainedModels, variable_of
+from watchglass.capture.tensorflow.optimizers import (
+    SECOND_MOMENT,
+    rate_of,
+    scale_of,
+    settings_of,
+    states_of,
+    updater_of,
+    updates_before,
+)
+from watchglass.capture.tensorflow.tracing import Doings, GraphTracing, losses_in
+from watchglass.record import OpenStep
+from watchglass.records import Mode, Role, facts, series_name
+
+_log = logging.getLogger("watchglass")
+
+#: A learning rate is read again after this number of steps on which nothing is due.
+_RATE_EVERY = 16
+
+
+@dataclass(eq=False)
+class OpenTapeStep:
+    """A TRAIN step that is open.
+
+    Attributes:
+        step: The step, if something of it is due.
+        doings: What happens between its functions, if it is due.
+        values: What twins have returned.
+        before: Parameters and what they were, if it is due.
+        losses: Its losses, by number of the model.
+        models: TrainedModels whose gradients were taken; none before it shows that it is a training step.
+        updated: Numbers of those that were changed.
+        rates: Learning rates of their updates, by the same number.
+    """
+
+    step: OpenStep | None
+    doings: Doings | None = None
+    values: list[Values] = field(default_factory=list)
+    before: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    losses: dict[int, list[Any]] = field(default_factory=dict)
+    models: dict[int, TrainedModel] = field(default_factory=dict)
+    updated: set[int] = field(default_factory=set)
+    rates: dict[int, float | None] = field(default_factory=dict)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all its models were changed."""
+        return bool(self.models) and self.models.keys() <= self.updated
+
+
+class TapeSteps:
+    """Watches all loops of a process through one port. For the training thread, and replicas while they are traced.
+
+    Args:
+        port: Gets the steps.
+    """
+
+    def __init__(self, port: Port) -> None:
+        self.port, self.models = port, TrainedModels()
+        self.steps = CompiledSteps(port)
+        self.tracing = GraphTracing(self.models, port.plan)
+        self._delivery = StepDelivery(port, "tensorflow", self.steps)
+        self._arrays = TensorFlowArrays()
+        self._known: weakref.WeakKeyDictionary[Any, dict[Any, FunctionAbout]] = weakref.WeakKeyDictionary()
+        #: Twins that run at all calls of functions, by these and by the key of their arguments.
+        self.seeded: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
+        self._open: OpenTapeStep | None = None
+        self._frame = ExitStack()
+        self._tapes = self._applies = 0
+        self._runs = False  # a compiled function runs
+        self._forward = False  # the latest forward was under no tape
+        self._described: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._rates: dict[int, tuple[int, float | None]] = {}
+        self._hidden: set[str] = set()
+        guarded = port.guarded
+        self._opens, self._closes = guarded(self._open_train), guarded(self._close_train)
+        self._took, self._delivers = guarded(self._take), guarded(self._deliver)
+        self._evaluated = guarded(self._end_evaluation)
+        self.keras: Callable[[], None] = lambda: None
+        port.on_settle.append(self._leave)
+        port.detach_with(self._end)
+
+    def _end(self) -> None:
+        self._frame.close()
+        self.tracing.release()
+
+    # ------------------------------------------------------------ calls of compiled functions
+
+    def is_off(self) -> bool:
+        """Whether calls pass through: nothing is watched, we run ourselves, or a loop around TensorFlow drives."""
+        guard = self.port.guard
+        return not guard.active or guard.is_busy or bool(self.port.running)
+
+    def observes(self) -> bool:
+        """Whether a call of a compiled function may be a step."""
+        return not (self.is_off() or self._runs) and self._counts_eager()
+
+    def called(self, function: Any, plain: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """The script calls a compiled function; returns its result."""
+        abouts = self._known.get(function)
+        about = None if abouts is None else abouts.get(key_of(args, kwargs))
+        if about is None:
+            about = self._look(function, args, kwargs)
+        return self._run(about, plain, args, kwargs) if about.is_step else plain(*args, **kwargs)
+
+    def _look(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> FunctionAbout:
+        about = FunctionAbout()
+        self.keras()
+        if not tf.config.functions_run_eagerly() and not self.tracing.tracing:
+            try:
+                about = look(self.tracing, function, args, kwargs, self.port)
+            except Exception as error:  # the call itself raises it to the script, if it is of the script
+                _log.debug("watchglass: %s was not understood: %s", function, error)
+                return about
+            if about.hidden:
+                self._hide(getattr(function.python_function, "__name__", "a function"))
+        self._known.setdefault(function, {})[key_of(args, kwargs)] = about
+        if about.seeded and about.collecting is not None:
+            self.seeded.setdefault(function, {})[key_of(args, kwargs)] = about.collecting
+        return about
+
+    def _hide(self, name: str) -> None:
+        if name in self._hidden:
+            return
+        self._hidden.add(name)
+        reason = (
+            f"steps inside {name} are not recorded: it trains in a loop of TensorFlow, which runs without Python; put "
+            "one step into a tf.function, and call that from a loop of Python"
+        )
+        _log.warning("watchglass: %s", reason)
+        self.port.add_fact(facts.HiddenSteps((name,)), reason)
+
+    def _run(self, about: FunctionAbout, plain: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        if about.trains or about.updated:
+            return self._train(about, plain, args, kwargs)
+        if self._tapes:
+            return self._part(about, plain, args, kwargs)
+        return self._evaluate(about, plain, args, kwargs)
+
+    def _train(self, about: FunctionAbout, plain: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        if about.trains:
+            if self._open is not None and (self._open.is_complete or not self._open.models):
+                self._leave()
+            self._opens(about.models)
+        opened = self._open
+        if opened is None:  # an update without a gradient that was seen
+            return self._called(about, False, plain, args, kwargs)[0]
+        try:
+            result, values = self._called(about, opened.step is not None, plain, args, kwargs)
+        except BaseException:
+            self._drop()
+            raise
+        self._took(about, opened, result, values)
+        if opened.is_complete:
+            self._closes()
+        return result
+
+    def _part(self, about: FunctionAbout, plain: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """A forward under a tape of an eager loop."""
+        opened = self._open
+        result, values = self._called(about, opened is not None and opened.step is not None, plain, args, kwargs)
+        if opened is not None and values:
+            opened.values.append(values)
+        return result
+
+    def _evaluate(self, about: FunctionAbout, plain: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        self._leave()
+        mode = Mode.EVAL if about.evaluates else Mode.PREDICT
+        step = self.port.guard.call(self.steps.begin, mode)
+        try:
+            result, values = self._called(about, step is not None, plain, args, kwargs)
+        except BaseException:
+            self.steps.fail()
+            raise
+        self._forward = not about.evaluates
+        self._evaluated(about, step, result, values)
+        return result
+
+    def _called(
+        self, about: FunctionAbout, due: bool, plain: Callable[..., Any], args: Any, kwargs: Any
+    ) -> tuple[Any, Values]:  # fmt: skip
+        """The result of a function, or of its twin, with what that has collected."""
+        twin = about.twin if due or about.seeded else about.losing
+        if twin is not None and (due or twin not in about.ready) and twin.usable:
+            about.ready.discard(twin)
+            if twin.ready(*args, **kwargs):
+                about.ready.add(twin)
+        self._runs = True
+        try:
+            if twin is None or twin not in about.ready:
+                return plain(*args, **kwargs), {}
+            if about.fused and not about.seeded:
+                return self._called_twice(about, twin, plain, args, kwargs)
+            return twin(*args, **kwargs)
+        finally:
+            self._runs = False
+
+    def _called_twice(
+        self, about: FunctionAbout, twin: Twin, plain: Callable[..., Any], args: Any, kwargs: Any
+    ) -> tuple[Any, Values]:
+        """The result of a function, and what its twin has collected, run before it on the same variables.
+
+        XLA fuses operations in another way if what lies between them is wanted, too: the last bits may differ.
+        """
+        variables = [variable for each in about.variables if (variable := each()) is not None]
+        before = [self._arrays.values(variable) for variable in variables]
+        try:
+            values = twin(*args, **kwargs)[1]
+        finally:
+            for variable, value in zip(variables, before, strict=True):
+                variable.assign(value)
+        return plain(*args, **kwargs), values
+
+    def _take(self, about: FunctionAbout, opened: OpenTapeStep, result: Any, values: Values) -> None:
+        """Keep what a function that trains has returned."""
+        found = losses_in(values, self.tracing.collector.known, ValuePart.LOSS)
+        for model in about.models:
+            at = about.losses.get(model.number)
+            losses = found.get(model.number) or ([] if at is None else [taken(result, at)])
+            opened.losses.setdefault(model.number, []).extend(losses)
+            opened.models[model.number] = model
+        if opened.step is not None and values:
+            opened.values.append(values)
+        opened.updated.update(model.number for model in about.updated)
+
+    def _end_evaluation(self, about: FunctionAbout, step: OpenStep | None, result: Any, values: Values) -> None:
+        found = losses_in(values, self.tracing.collector.known, ValuePart.EVALUATED).get(0, [])
+        if not found and about.evaluated is not None:
+            found = [taken(result, about.evaluated)]
+        if step is not None and values:
+            self._save(step, values)
+        self.steps.end({"loss": _mean(found)} if found else {})
+
+    # ------------------------------------------------------------ eager loops
+
+    def tape_enters(self) -> bool:
+        """A tape begins to record."""
+        if not self._counts_eager():
+            return False
+        self.keras()
+        self._tapes += 1
+        if self._tapes == 1:
+            opened = self._open
+            if opened is not None and opened.is_complete:
+                self._leave()
+            elif opened is not None and not opened.models:
+                self._drop()
+            if self._open is None:
+                self._opens(())
+        return False
+
+    def tape_exits(self) -> None:
+        """A tape ends its recording."""
+        if self._counts_eager():
+            self._tapes = max(0, self._tapes - 1)
+
+    def gradient_begins(self) -> bool:
+        """Whether the end of a call of ``gradient`` is to be reported."""
+        return self._counts()
+
+    def derived(self, target: Any, sources: Any, gradients: Any) -> None:
+        """A tape has computed gradients."""
+        if not isinstance(gradients, (list, tuple, dict, tf.Tensor, tf.IndexedSlices)):
+            return
+        model = self.models.of(tf.nest.flatten(sources))
+        if model is None:
+            return
+        if self.tracing.tracing:
+            self.tracing.derived(model, target, sources, gradients)
+            return
+        opened = self._open
+        if opened is not None and model.number in opened.updated:
+            self._leave()
+            opened = None
+        if opened is None:
+            self._open_train((model,))
+            opened = self._open
+        if opened is None:
+            return
+        opened.models[model.number] = model
+        self._read_before(opened, (model,))
+        self._describe(model)
+        if opened.doings is not None:
+            self.tracing.derived(model, target, sources, gradients)
+            target = opened.doings.scaled.get(id(target), (target, target))[1]
+        opened.losses.setdefault(model.number, []).append(tf.nest.flatten(target)[0])
+
+    def scaled(self, loss: Any, scaled: Any) -> None:
+        """An optimizer has scaled a loss."""
+        if self.tracing.open and self._counts():
+            self.tracing.open[-1].scaled[id(scaled)] = scaled, loss
+
+    def applies(self, optimizer: Any, gradients: Any, variables: Any) -> bool:
+        """An optimizer is about to change variables."""
+        if not self._counts():
+            return False
+        self._applies += 1
+        if self._applies > 1 or variables is None:
+            return True
+        pairs = [(variable_of(each), grad) for each, grad in zip(variables, gradients, strict=False)]
+        pairs = [pair for pair in pairs if pair[0] is not None]
+        for model in self.models.owners(variable for variable, _ in pairs):
+            model.optimizer = optimizer
+            if not self.tracing.tracing and self._open is not None:
+                self._open.updated.add(model.number)
+                self._read_before(self._open, (model,))
+        if self.tracing.open:
+            self.tracing.open[-1].updates.append((optimizer, pairs))
+        return True
+
+    def applied(self, optimizer: Any, done: bool) -> None:
+        """It has changed them."""
+        self._applies -= 1
+        if self._applies or self.tracing.tracing or self._open is None:
+            return
+        if self._open.is_complete:
+            self._close_train()
+
+    def assigned(self, variable: Any) -> bool:
+        """A script changes a variable."""
+        opened = self._open
+        if opened is not None and opened.models and not self.tracing.tracing:
+            known = self.models.place_of(variable)
+            if known is not None:
+                opened.updated.add(known[0].number)
+        return False
+
+    def layer_enters(self, layer: Any) -> bool:
+        """A layer is called."""
+        if not self._counts():
+            return False
+        if self.tracing.open and (self.tracing.tracing or self._tapes):
+            self.tracing.open[-1].depth += 1
+            return True
+        if not self._tapes and not self.tracing.tracing:
+            self._forward = True
+        if self.tracing.tracing or self._tapes:
+            self.models.offer(layer)
+        return False
+
+    def layer_returns(self, layer: Any, arguments: Any, result: Any) -> None:
+        """A layer has returned."""
+        if self.tracing.open:
+            self.tracing.layer_returns(layer, arguments, result)
+
+    def judged(self, about: Callable[[int], JudgedCall | None], result: Any) -> None:
+        """A loss function has returned."""
+        if not self._counts():
+            return
+        if self.tracing.tracing or (self._tapes and self.tracing.open):
+            doings = self.tracing.open[-1]
+            doings.judged.append((about(len(doings.judged) + 1), result))
+        elif not self._tapes and self._forward and self.port.started and tf.is_tensor(result):
+            self._forward = False
+            self._leave()
+            self.steps.begin(Mode.EVAL)
+            self.steps.end({"loss": _mean([result])})
+
+    def _counts(self) -> bool:
+        return self.tracing.counts(self.port.guard.thread)
+
+    def _counts_eager(self) -> bool:
+        return not self.tracing.tracing and threading.get_ident() == self.port.guard.thread and tf.executing_eagerly()
+
+    # ------------------------------------------------------------ steps
+
+    def _open_train(self, models: Iterable[TrainedModel]) -> None:
+        models = list(models)
+        opened = self._open
+        if opened is None:
+            if models and self.port.resumption.open:
+                optimizer = next((model.optimizer for model in models if model.optimizer is not None), None)
+                if optimizer is not None:
+                    self.port.resumption.settle(updates_before(optimizer), "iterations of the optimizer")
+            opened = self._open = OpenTapeStep(self.steps.begin(Mode.TRAIN))
+            if opened.step is not None:
+                opened.doings = self._frame.enter_context(self.tracing.eager())
+        for model in models:
+            self._describe(model)
+        self._read_before(opened, models)
+
+    def _read_before(self, opened: OpenTapeStep, models: Iterable[TrainedModel]) -> None:
+        for model in models:
+            if model.optimizer is not None and model.number not in opened.rates:
+                opened.rates[model.number] = self._rate(model, opened.step is not None)
+        if opened.step is None:
+            return
+        for model in models:
+            for variable, place in model.parameters.values():
+                if place.name not in opened.before:
+                    opened.before[place.name] = variable, self._arrays.values(variable)
+
+    def _leave(self) -> None:
+        """The step that is open is over, or was none."""
+        if self._open is None:
+            return
+        if self._open.models:
+            self._close_train()
+        else:
+            self._drop()
+
+    def _drop(self) -> None:
+        self._open = None
+        self._frame.close()
+        self.steps.fail()
+
+    def _close_train(self) -> None:
+        opened, self._open = self._open, None
+        if opened is None:
+            return
+        step = opened.step
+        if step is not None and opened.doings is not None:
+            opened.values.append(self.tracing.close(opened.doings, None))
+        self._frame.close()
+        if step is not None:
+            self._deliver(opened, step)
+        numbers = {series_name("loss", number): _mean(losses) for number, losses in opened.losses.items() if losses}
+        for model in opened.models.values():
+            self._describe(model)
+        first = min(opened.models, default=0)
+        self.steps.end(numbers, rate=opened.rates.get(first), model=first)
+
+    def _deliver(self, opened: OpenTapeStep, step: OpenStep) -> None:
+        known, values = self.tracing.collector.known, Values()
+        updaters = {}
+        for found in opened.values:
+            values |= found
+        for model in opened.models.values():
+            scale = None if model.optimizer is None else scale_of(model.optimizer)
+            for variable, place in model.parameters.values():
+                _, old = opened.before.get(place.name, (None, None))
+                if old is not None:
+                    about = Collected(ValuePart.BEFORE, place.name, place.place, place, model.number)
+                    self._put(values, about, old)
+                    self._put(values, _as(about, ValuePart.AFTER), self._arrays.values(variable))
+            if scale not in (None, 1.0):
+                for key in [each for each in values if known[each].part is ValuePart.GRADIENT]:
+                    if known[key].model == model.number:
+                        values[key] = _divided(values[key], scale)
+            if model.optimizer is not None:
+                updaters[model.number] = updater_of(model.optimizer)
+                self._put_states(values, model, opened.rates.get(model.number), scale)
+        self._save(step, values, updaters)
+
+    def _put_states(self, values: Values, model: TrainedModel, rate: float | None, scale: float | None) -> None:
+        wants = self.port.plan.wants(Role.OPTIMIZER_STATE)
+        for slot, parameter, variable in states_of(model.optimizer, model):
+            if wants:
+                about = Collected(ValuePart.STATE, f"{slot}/{parameter.name}", parameter.place, model=model.number)
+                self._put(values, about, self._arrays.values(variable))
+            if slot == SECOND_MOMENT:
+                about = Collected(ValuePart.MOMENT, parameter.name, parameter.place, parameter, model.number)
+                self._put(values, about, self._arrays.values(variable))
+        numbers = (
+            (ValuePart.RATE, rate), (ValuePart.SCALE, scale), (ValuePart.UPDATES, updates_before(model.optimizer)),
+        )  # fmt: skip
+        for part, number in numbers:
+            if number is not None:
+                self._put(values, Collected(part, f"{part.value}/{model.number}", model=model.number), float(number))
+
+    def _put(self, values: Values, about: Collected, value: Any) -> None:
+        key = f"{about.part.value}/{about.name}"
+        self.tracing.collector.known[key] = about
+        values[key] = value
+
+    def _save(self, step: OpenStep, values: Values, updaters: Mapping[int, Updater] | None = None) -> None:
+        known = self.tracing.collector.known
+        ready = dict(values)
+        labels = {known[key].call: key for key in values if known[key].part is ValuePart.LABELS}
+        for key, value in values.items():
+            call = known[key].call
+            if known[key].part is ValuePart.PREDICTIONS and call is not None and call in labels:
+                ready[key], ready[labels[call]] = as_collected(call, value, values[labels[call]])
+        self._delivery.save(step, ready, known, updaters)
+
+    def _describe(self, model: TrainedModel) -> None:
+        records = self.port.records.current()
+        number = model.number if len(self.models.known) > 1 else None
+        if model not in self._described:
+            self._described.add(model)
+            records.add_fact(model.description(number), "tensorflow")
+        if model.optimizer is not None and model.optimizer not in self._described:
+            self._described.add(model.optimizer)
+            records.add_fact(settings_of(model.optimizer, number), type(model.optimizer).__name__)
+
+    def _rate(self, model: TrainedModel, due: bool) -> float | None:
+        since, rate = self._rates.get(model.number, (_RATE_EVERY, None))
+        if due or since >= _RATE_EVERY:
+            since, rate = 0, rate_of(model.optimizer)
+        self._rates[model.number] = since + 1, rate
+        return rate
+
+
+def _mean(losses: list[Any]) -> Any:
+    """A loss as one number; several, of micro-batches or rows, count by their mean."""
+    if len(losses) == 1 and not getattr(losses[0], "shape", ()):
+        return losses[0]
+    with tf.init_scope():
+        return tf.reduce_mean([tf.reduce_mean(tf.cast(each, tf.float32)) for each in losses])
+
+
+def _divided(gradient: Any, scale: float) -> Any:
+    with tf.init_scope():
+        if isinstance(gradient, tf.IndexedSlices):
+            return tf.IndexedSlices(gradient.values / scale, gradient.indices, gradient.dense_shape)
+        return gradient / tf.cast(scale, gradient.dtype)
+
+
+def _as(about: Collected, part: ValuePart) -> Collected:
+    return Collected(part, about.name, about.place, about.parameter, about.model)

@@ -1,0 +1,232 @@
+"""What a script does while a function is traced, or between two eager updates; and the values that it makes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import tensorflow as tf
+
+from watchglass.capture.compiled.collecting import Collected, Collector, ValuePart, Values
+from watchglass.capture.module_places import Place
+from watchglass.capture.planning.plan import Plan
+from watchglass.capture.saving.module_tensors import input_tags
+from watchglass.capture.saving.nested_arrays import leaves_in
+from watchglass.capture.tensorflow.losses import JudgedCall
+from watchglass.capture.tensorflow.models import TrainedModel, TrainedModels, variable_of
+from watchglass.records import ModuleKind, Role
+
+#: Kinds of modules whose inputs rules read.
+_INPUTS_READ = (ModuleKind.RECTIFIER, ModuleKind.SATURATING)
+
+Pairs = list[tuple[Any, Any]]
+
+
+@dataclass(eq=False)
+class Doings:
+    """What happened in one trace or one eager step, in order.
+
+    Attributes:
+        values: The collected values, once it is closed.
+        derived: Gradients: the model, the target, variables with their gradients.
+        updates: Calls of optimizers: the optimizer, variables with the gradients that it got.
+        scaled: Losses before scaling, by identity of the scaled one.
+        judged: Calls of loss functions with their results.
+        calls: Calls of layers: the layer, its arguments, its result; the inner ones first.
+        roots: The layers among them that the script called.
+        depth: How many layers run now.
+        tapes: How many tapes record now.
+    """
+
+    values: Values
+    derived: list[tuple[TrainedModel, Any, Pairs]] = field(default_factory=list)
+    updates: list[tuple[Any, Pairs]] = field(default_factory=list)
+    scaled: dict[int, tuple[Any, Any]] = field(default_factory=dict)
+    judged: list[tuple[JudgedCall | None, Any]] = field(default_factory=list)
+    calls: list[tuple[Any, Any, Any]] = field(default_factory=list)
+    roots: list[Any] = field(default_factory=list)
+    depth: int = 0
+
+    def models(self) -> list[TrainedModel]:
+        """The models with gradients or updates, each once."""
+        return list({model.number: model for model, _, _ in self.derived}.values())
+
+    def losses(self, graph: Any) -> dict[int, list[tuple[Any, Any]]]:
+        """By number of the model, the losses whose gradients were taken, and the same without scaling."""
+        found: dict[int, list[tuple[Any, Any]]] = {}
+        for model, target, _ in self.derived:
+            for each in tf.nest.flatten(target)[:1]:
+                if belongs(each, graph):
+                    found.setdefault(model.number, []).append((each, self.scaled.get(id(each), (each, each))[1]))
+        return found
+
+
+def belongs(value: Any, graph: Any) -> bool:
+    """Whether a tensor is one of a graph; of none, whether it has values."""
+    tensor = value.values if isinstance(value, tf.IndexedSlices) else value
+    if not isinstance(tensor, tf.Tensor):
+        return False
+    return tensor.graph is graph if tf.is_symbolic_tensor(tensor) else graph is None
+
+
+class GraphTracing:
+    """The traces and eager steps that are open, and what closes them. For the thread that trains and its replicas.
+
+    Args:
+        models: The models.
+        plan: What is wanted of tensors.
+    """
+
+    def __init__(self, models: TrainedModels, plan: Plan) -> None:
+        self.models, self.collector = models, Collector()
+        self._plan: Plan | None = plan
+        self.open: list[Doings] = []
+        self._traces = 0
+
+    def release(self) -> None:
+        """Nothing is wanted any more; twins that live on hold no port."""
+        self._plan = None
+        self.models = TrainedModels()
+
+    @property
+    def tracing(self) -> bool:
+        """Whether a function is traced now."""
+        return self._traces > 0
+
+    @contextmanager
+    def eager(self) -> Iterator[Doings]:
+        """What happens inside, in no graph."""
+        with self.collector.frame() as values:
+            doings = Doings(values)
+            self.open.append(doings)
+            try:
+                yield doings
+            finally:
+                self.open.remove(doings)
+
+    @contextmanager
+    def trace(self) -> Iterator[Doings]:
+        """What happens inside, while a function is traced."""
+        self._traces += 1
+        try:
+            with self.eager() as doings:
+                yield doings
+        finally:
+            self._traces -= 1
+
+    def counts(self, thread: int) -> bool:
+        """Whether a call counts: of the thread that trains; while it traces, of the first replica."""
+        if threading.get_ident() != thread and not self.tracing:
+            return False
+        if not self.tracing or not tf.distribute.has_strategy():
+            return True
+        context = tf.distribute.get_replica_context()
+        number = 0 if context is None else context.replica_id_in_sync_group
+        return not isinstance(number, int) or number == 0
+
+    def derived(self, model: TrainedModel, target: Any, sources: Any, gradients: Any) -> None:
+        """Gradients were taken."""
+        flat = tf.nest.flatten(sources), _flat_gradients(gradients)
+        pairs = [(variable_of(source), each) for source, each in zip(*flat, strict=False)]
+        self.open[-1].derived.append((model, target, [pair for pair in pairs if pair[0] is not None]))
+
+    def layer_returns(self, layer: Any, arguments: Any, result: Any) -> None:
+        """A layer has returned."""
+        doings = self.open[-1]
+        doings.depth -= 1
+        if result is None:
+            return
+        if not doings.depth:
+            doings.roots.append(layer)
+            self.models.offer(layer)
+        doings.calls.append((layer, arguments, result))
+
+    def close(self, doings: Doings, graph: Any, *, losses_only: bool = False) -> Values:
+        """Collect the values of a graph, or those that are there for no graph; of the frame that is open."""
+        for number, losses in doings.losses(graph).items():
+            for _, loss in losses:
+                if belongs(loss, graph):
+                    self._add(ValuePart.LOSS, "loss", loss, model=number)
+        number = 0
+        for arguments, result in doings.judged:
+            if belongs(result, graph):
+                self._add(ValuePart.EVALUATED, "loss", result)
+            if arguments is not None and not losses_only and belongs(arguments.predictions, graph):
+                number += 1
+                suffix = f"_{number}" if number > 1 else ""
+                call = arguments.call
+                self._add(ValuePart.PREDICTIONS, f"prediction{suffix}", arguments.predictions, call=call)
+                if belongs(arguments.labels, graph) or (graph is None and not tf.is_tensor(arguments.labels)):
+                    self._add(ValuePart.LABELS, f"label{suffix}", arguments.labels, call=call)
+        if not losses_only and self._plan is not None:
+            self._close_gradients(doings, graph)
+            self._close_modules(doings, graph, self._plan)
+        return doings.values
+
+    def _close_gradients(self, doings: Doings, graph: Any) -> None:
+        found: dict[int, tuple[Any, Any]] = {}
+        for pairs in (*(pairs for _, _, pairs in doings.derived), *(pairs for _, pairs in doings.updates)):
+            for variable, gradient in pairs:
+                if gradient is not None and belongs(gradient, graph):
+                    found[id(variable)] = variable, gradient
+        order = [key for model in doings.models() for key in model.parameters]
+        for key in [each for each in order if each in found]:
+            variable, gradient = found[key]
+            known = self.models.place_of(variable)
+            if known is not None:
+                model, place = known
+                self._add(
+                    ValuePart.GRADIENT, place.name, gradient, place=place.place, parameter=place, model=model.number
+                )
+
+    def _close_modules(self, doings: Doings, graph: Any, plan: Plan) -> None:
+        seen: set[int] = set()
+        all_inputs = plan.wants(Role.INPUT)
+        for layer, arguments, result in doings.calls:
+            known = self.models.module(layer)
+            if known is None:
+                continue
+            model, place = known
+            is_root = any(layer is root for root in doings.roots)
+            for path, value in leaves_in(result, tf.is_tensor):
+                again = id(value) in seen and not (is_root and plan.wants_tag("model_output"))
+                if not belongs(value, graph) or again or not value.dtype.is_floating:
+                    continue
+                seen.add(id(value))
+                tags = _output_tags(place, is_root=is_root)
+                self._add(ValuePart.OUTPUT, path, value, place=place, model=model.number, tags=tags)
+            if not (is_root or all_inputs or place.kind in _INPUTS_READ):
+                continue
+            for path, value in leaves_in(arguments, tf.is_tensor):
+                if belongs(value, graph):
+                    axes, dtype = len(value.shape), value.dtype.name
+                    tags = input_tags(place, path, axes, dtype, outermost=is_root)
+                    self._add(ValuePart.INPUT, path, value, place=place, model=model.number, tags=tags)
+                    if is_root:
+                        self._add(ValuePart.BATCH, path, value, place=place, model=model.number)
+
+    def _add(self, part: ValuePart, name: str, value: Any, **more: Any) -> None:
+        self.collector.add(Collected(part, name, **more), value)
+
+
+def _output_tags(place: Place, *, is_root: bool) -> tuple[str, ...]:
+    if place.kind is ModuleKind.RECTIFIER:
+        return ("relu_output",)
+    return ("model_output",) if is_root else ()
+
+
+def _flat_gradients(gradients: Any) -> list[Any]:
+    """Gradients as they lie in what the tape returned, slices of rows whole."""
+    return list(tf.nest.flatten(gradients))
+
+
+def losses_in(values: Values, known: Mapping[str, Collected], part: ValuePart) -> dict[int, list[Any]]:
+    """Losses among values, by number of the model."""
+    found: dict[int, list[Any]] = {}
+    for key, value in values.items():
+        if known[key].part is part:
+            found.setdefault(known[key].model, []).append(value)
+    return found
