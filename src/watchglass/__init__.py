@@ -12,6 +12,7 @@ from watchglass.lazy_imports import lazily
 from watchglass.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from watchglass import jax
     from watchglass.actions import Action
     from watchglass.capture import Hook
     from watchglass.config import Collection, ProfilerConfig, TensorBoardConfig
@@ -58,6 +59,7 @@ __all__ = [
     "UnknownNameError",
     "__version__",
     "callback",
+    "jax",
     "live",
     "open_run",
     "open_runs",

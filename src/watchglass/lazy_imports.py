@@ -15,8 +15,9 @@ def lazily(package: str) -> Callable[[str], Any]:
     """The ``__getattr__`` of a package (PEP 562).
 
     The public names are those that the package imports below ``if TYPE_CHECKING``, so each is written once, for type
-    checkers, import contracts and programs alike. They are read from the source at the first access. No name may be
-    that of a module of the package, which would take its place once it is imported.
+    checkers, import contracts and programs alike. They are read from the source at the first access. No name but one
+    that is imported from the package itself may be that of a module of the package, which would take its place once it
+    is imported.
 
     Args:
         package: Its ``__name__``.
@@ -29,7 +30,7 @@ def lazily(package: str) -> Callable[[str], Any]:
         home = home_of.get(name)
         if home is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(import_module(home), name)
+        value = import_module(f"{package}.{name}") if home == package else getattr(import_module(home), name)
         setattr(sys.modules[package], name, value)  # later accesses do not come here
         return value
 

@@ -64,6 +64,7 @@ _OF_TREES = dict.fromkeys(
 
 _PYTORCH = "watchglass.capture.pytorch"
 _TENSORFLOW = "watchglass.capture.tensorflow"
+_JAX = "watchglass.capture.jax"
 
 #: Frameworks by import name. Each is listed below those that it stands on: if several know a model, the lowest drives.
 FRAMEWORKS = {
@@ -107,6 +108,19 @@ FRAMEWORKS = {
         modules=f"{_TENSORFLOW}:TensorFlowModules",
         discovers=True,
     ),
+    "jax": Entry(
+        loop=f"{_JAX}:JaxLoop",
+        arrays=f"{_JAX}:JaxArrays",
+        discovers=True,
+        meaningless=_OF_FUNCTIONS,
+        add=(
+            "make each step by one function that jax.jit returns once watchglass is there, or watchglass.jax.jit, with "
+            "jax.grad or jax.value_and_grad in it and not inside while_loop, fori_loop, cond, pmap or shard_map"
+        ),
+    ),
+    "optax": Entry(loop="watchglass.capture.optax:OptaxLoop", over=("jax",), drives=False, discovers=True),
+    "flax": Entry(loop="watchglass.capture.flax:FlaxLoop", over=("jax",), drives=False, discovers=True),
+    "equinox": Entry(loop="watchglass.capture.equinox:EquinoxLoop", over=("jax",), drives=False, discovers=True),
     "keras": Entry(
         loop="watchglass.capture.keras:KerasLoop",
         modules="watchglass.capture.keras:KerasModules",

@@ -9,7 +9,10 @@ from pathlib import Path
 
 from watchglass.capture import FRAMEWORKS
 
-ADAPTERS = {"pytorch", "xgboost", "transformers", "accelerate", "lightning", "keras", "tensorflow"}
+ADAPTERS = {
+    "pytorch", "xgboost", "transformers", "accelerate", "lightning", "keras", "tensorflow", "jax", "optax", "flax",
+    "equinox",
+}  # fmt: skip
 
 
 def test_files_of_capture_outside_the_adapters_load_no_framework(repository: Path) -> None:

@@ -143,6 +143,11 @@ class Collector:
         """How many frames are open."""
         return len(self._frames)
 
+    @property
+    def open(self) -> Values:
+        """The values of the innermost frame so far; one must be open."""
+        return self._frames[-1]
+
     @contextmanager
     def frame(self) -> Iterator[Values]:
         """A frame that is open inside, with the values that it gets."""

@@ -1,0 +1,89 @@
+"""Reads arrays of JAX, which are immutable: a reference is enough, and the recorder's thread waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from watchglass.capture.arrays import ArrayInfo, Arrays, Elements, NoValuesError
+from watchglass.stats import DTYPE_CODES
+
+
+class JaxArrays(Arrays):
+    """Arrays of JAX that this process holds whole, on one device or sharded over several.
+
+    Attributes:
+        own: Whether what is read now belongs to us alone, so that the script cannot donate it.
+    """
+
+    def __init__(self) -> None:
+        self.own = False
+
+    @contextmanager
+    def owned(self) -> Iterator[None]:
+        """What is taken inside belongs to us alone."""
+        self.own = True
+        try:
+            yield
+        finally:
+            self.own = False
+
+    def is_array(self, value: object) -> bool:
+        """Whether it is an array of JAX."""
+        return isinstance(value, jax.Array)
+
+    def describe(self, array: Any) -> ArrayInfo:
+        """Shape, dtype and platform; the whole array also where it is sharded."""
+        return ArrayInfo(tuple(array.shape), str(array.dtype), next(iter(array.devices())).platform)
+
+    def take(self, array: Any, index: NDArray[np.int64] | None = None) -> Elements:
+        """A readback: computing an array, or fetching it, is waited for in the recorder's thread."""
+        if index is not None:
+            array = array.reshape(-1)[index]
+        elif not self.own and not array.is_ready():
+            array = array.copy()  # a script may donate its own array to its next call
+        if np.dtype(array.dtype).kind != "V":
+            return Elements(Fetched(array))
+        if str(array.dtype) not in DTYPE_CODES:  # integers of 4 bits
+            return Elements(Fetched(array.astype(np.float32)))
+        return Elements(Fetched(array), str(array.dtype))
+
+    def values(self, array: Any) -> Any:
+        """The array itself.
+
+        Raises:
+            NoValuesError: Other processes have parts of it.
+            ValueError: A tracer, a random key, or donated.
+        """
+        if isinstance(array, jax.core.Tracer):
+            raise ValueError("it is traced, not computed; use watchglass.jax.observe inside transformations of JAX")
+        if not jax.dtypes.issubdtype(array.dtype, np.number) and array.dtype != np.bool_:
+            raise ValueError(f"not numbers but {array.dtype}")
+        if not array.is_fully_addressable:
+            raise NoValuesError("other processes have parts of it; observe an array that each process has whole")
+        if array.is_deleted():
+            raise ValueError("it was donated to a function")
+        return array
+
+    def copy(self, array: Any, memory: Any = None, *, stride: int = 1) -> Any:
+        """The array itself: nothing changes it."""
+        return array if stride == 1 else array.reshape(-1)[::stride]
+
+
+class Fetched:
+    """A readback of an array."""
+
+    def __init__(self, array: Any) -> None:
+        self._array, self.nbytes = array, array.nbytes
+
+    def resolve(self) -> NDArray[Any]:
+        """The elements; of a dtype that NumPy lacks, their bits."""
+        elements = np.asarray(self._array)
+        if elements.dtype.kind == "V":
+            elements = elements.view(f"u{elements.dtype.itemsize}")
+        return elements

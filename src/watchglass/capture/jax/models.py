@@ -1,0 +1,138 @@
+"""Models of a process, by what is differentiated and updated: their numbers, modules and parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from watchglass.capture.jax.trees import Leaf, dotted, named_leaves
+from watchglass.capture.module_places import ParameterPlace, Place
+from watchglass.records import ModuleKind, facts, model_name
+
+#: What plain pytrees call a bias.
+_BIASES = frozenset(("b", "bias"))
+
+
+class TracedModule(NamedTuple):
+    """A module that was called, as its library describes it.
+
+    Attributes:
+        path: Names of the module and its parents below the model, as the parameters have them; empty for the model.
+        module_type: Its class.
+        kind: Its kind.
+        unit_axis: The axis of its weights that counts units.
+    """
+
+    path: tuple[str, ...]
+    module_type: str
+    kind: ModuleKind
+    unit_axis: int = -1
+
+
+class PytreeModels:
+    """Numbers of models, and places of their modules and parameters. For the training thread.
+
+    A model is the structure of what is differentiated: names and shapes of its leaves.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[Any, ...], int] = {}
+        self._places: dict[tuple[int, tuple[str, ...]], Place] = {}
+        self._axes: dict[tuple[int, tuple[str, ...]], int] = {}
+        self._sizes: dict[int, int] = {}
+        #: The model whose function is traced now.
+        self.current = 0
+
+    def number_of(self, rows: Sequence[Leaf]) -> int:
+        """The number of the model with these parameters, a new one for the first time."""
+        key = tuple((path, np.shape(leaf)) for path, leaf in rows)
+        number = self._numbers.setdefault(key, len(self._numbers))
+        self._sizes[number] = sum(int(np.prod(shape)) for _, shape in key)
+        return number
+
+    def known(self, rows: Sequence[Leaf]) -> int | None:
+        """The number of the model with these parameters; None if there is none."""
+        return self._numbers.get(tuple((path, np.shape(leaf)) for path, leaf in rows))
+
+    def found_in(self, arguments: Any) -> tuple[dict[int, tuple[str, ...]], int]:
+        """Paths of parameters of known models among some arguments, by identity, and the number of the model."""
+        by_end = {path: (number, shape) for key, number in self._numbers.items() for path, shape in key}
+        found: dict[int, tuple[str, ...]] = {}
+        numbers = []
+        for path, leaf in named_leaves(arguments):
+            words = path[:-1] if path[-1:] == ("value",) else path
+            for start in range(len(words)):
+                number, shape = by_end.get(words[start:], (0, None))
+                if shape == np.shape(leaf):
+                    found[id(leaf)] = words[start:]
+                    numbers.append(number)
+                    break
+        return found, max(numbers, key=numbers.count, default=0)
+
+    def module(self, call: TracedModule) -> Place:
+        """The place of a module that was called; modules are numbered as they are first called."""
+        key = self.current, call.path
+        if key not in self._places:
+            self._axes[key] = call.unit_axis
+            self._places[key] = self._place(self.current, call.path, call.module_type, call.kind)
+        return self._places[key]
+
+    def parameter(self, number: int, path: tuple[str, ...], leaf: Any) -> ParameterPlace:
+        """The place of a parameter; its kind is that of the module, or else follows from its shape."""
+        key = number, path[:-1]
+        name, axes = path[-1] if path else "value", len(np.shape(leaf))
+        if key not in self._places:
+            kind = _kind(path, axes)
+            if kind is ModuleKind.OTHER:  # a bias may come first: other parameters of its module decide
+                place = self._place(number, path[:-1], "pytree", kind)
+            else:
+                self._places[key] = place = self._place(number, path[:-1], "pytree", kind)
+        else:
+            place = self._places[key]
+        axis = 0 if place.kind is ModuleKind.EMBEDDING else self._axes.get(key, -1)
+        word = "bias" if name in _BIASES and axes <= 1 else name
+        return ParameterPlace(self._named(number, path or ("value",)), word, place, axis)
+
+    def parameters(self, number: int, rows: Sequence[Leaf]) -> list[ParameterPlace]:
+        """The places of all parameters of a model, in their order."""
+        for path, leaf in rows:
+            if len(np.shape(leaf)) > 1:
+                self.parameter(number, path, leaf)
+        for path, _ in rows:
+            key = number, path[:-1]
+            if key not in self._places:
+                self._places[key] = self._place(number, path[:-1], "pytree", ModuleKind.OTHER)
+        return [self.parameter(number, path, leaf) for path, leaf in rows]
+
+    def about(self, number: int) -> int | None:
+        """The number of a model in facts: None where there is one."""
+        return number if len(self._numbers) > 1 else None
+
+    def description(self, number: int) -> facts.ModelDescription:
+        """What is known of a model."""
+        places = [place for (model, _), place in self._places.items() if model == number]
+        return facts.ModelDescription(
+            module_types={place.path: place.module_type for place in places},
+            module_kinds={place.path: place.kind.value for place in places},
+            parameters=self._sizes.get(number), devices=(jax.default_backend(),), compiled=True,
+            model=self.about(number),
+        )  # fmt: skip
+
+    def _place(self, number: int, path: tuple[str, ...], module_type: str, kind: ModuleKind) -> Place:
+        index = sum(1 for model, _ in self._places if model == number)
+        return Place(self._named(number, path), module_type, index, number, kind)
+
+    @staticmethod
+    def _named(number: int, path: tuple[str, ...]) -> str:
+        return dotted((model_name(number), *path) if number else path)
+
+
+def _kind(path: tuple[str, ...], axes: int) -> ModuleKind:
+    if axes < 2:
+        return ModuleKind.OTHER
+    if any("embed" in name.lower() for name in path):
+        return ModuleKind.EMBEDDING
+    return ModuleKind.LINEAR if axes == 2 else ModuleKind.CONVOLUTION

@@ -1,0 +1,493 @@
+"""The steps of a training in JAX: which calls are steps, what they do, and what is saved of them."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+
+from watchglass.capture.arrays import DeferredNumbers
+from watchglass.capture.compiled.collecting import Collected, ValuePart, Values
+from watchglass.capture.compiled.delivery import StepDelivery
+from watchglass.capture.compiled.steps import CompiledSteps
+from watchglass.capture.compiled.twin import Twin
+from watchglass.capture.frameworks import FRAMEWORKS, member
+from watchglass.capture.jax.jitted import Watched
+from watchglass.capture.jax.results import follows_from
+from watchglass.capture.jax.tracing import GRADIENT, LOSS, MODULE, TRACING, UPDATE, traced
+from watchglass.capture.jax.trees import dotted, getter, named_leaves
+from watchglass.capture.port import Port
+from watchglass.record import OpenStep
+from watchglass.records import Mode, facts
+
+_log = logging.getLogger("watchglass")
+
+#: Captured steps at which the results of a function and its twin are compared, without the first.
+_COMPARED = 3
+#: Calls with a gradient that one update may follow, where no update was seen yet.
+_MOST_PARTS = 16
+
+Getters = Mapping[str, Callable[[Any], Any]]
+
+
+@dataclass(frozen=True)
+class About:
+    """What is known of the calls of a function with some static arguments.
+
+    Attributes:
+        does: What it does, of the words of ``tracing``; empty if it is no step.
+        loss: Takes the loss out of its result; None if it is not there.
+        numbers: Take other numbers out of its result, by name.
+        model: The model that it trains or evaluates.
+    """
+
+    does: frozenset[str] = frozenset()
+    loss: Callable[[Any], Any] | None = None
+    numbers: Getters = field(default_factory=dict)
+    model: int = 0
+
+    @property
+    def mode(self) -> Mode:
+        """The mode of its steps."""
+        return Mode.TRAIN if GRADIENT in self.does else Mode.EVAL
+
+
+NO_STEP = About()
+
+
+class Function:
+    """What is known of one function of the script, however often it is jitted.
+
+    Args:
+        fun: The function; whoever calls this one holds it.
+    """
+
+    def __init__(self, fun: Callable[..., Any]) -> None:
+        self.about: dict[Any, About] = {}
+        #: What the latest trace of its twin has shown, if it was not known to JAX already.
+        self.latest: Outcome | None = None
+        try:
+            held: Callable[[], Any] = weakref.ref(fun)
+        except TypeError:
+            held = lambda: fun  # noqa: E731  # it has no weak references
+        self._held = held
+        functools.update_wrapper(self, fun, updated=())
+        del vars(self)["__wrapped__"]  # it would hold the function
+        with suppress(TypeError, ValueError):
+            vars(self)["__signature__"] = inspect.signature(fun)
+
+    def complete(self, jaxpr: Any) -> None:
+        """The trace is over, and gave this jaxpr."""
+        if self.latest is not None:
+            self.latest = self.latest.completed(jaxpr)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, Values]:
+        """The result of the function, and the values: what the twin compiles."""
+        with TRACING.evaluating((args, kwargs)), TRACING.frame() as values:
+            out = self._held()(*args, **kwargs)
+        self.latest = Outcome.of(out, values, TRACING.collector.known)
+        return out, values
+
+
+@dataclass(eq=False)
+class PartialStep:
+    """What is known so far of a step whose update has not come.
+
+    Attributes:
+        about: What the calls do.
+        step: The step, if something of it is due.
+        losses: The loss of each call.
+        values: The values of each call.
+    """
+
+    about: About
+    step: OpenStep | None
+    losses: list[Any] = field(default_factory=list)
+    values: list[Values] = field(default_factory=list)
+
+
+class Watching:
+    """Watches all loops of a process through one port. For the training thread.
+
+    Args:
+        port: Gets the steps.
+    """
+
+    def __init__(self, port: Port) -> None:
+        self.port = port
+        self.steps = CompiledSteps(port)
+        self.advisers: set[str] = set()  #: Names of libraries that advise.
+        self._delivery = StepDelivery(port, "jax", self.steps)
+        self._functions: weakref.WeakKeyDictionary[Any, Function] = weakref.WeakKeyDictionary()
+        # Numbers of the models whose gradients were computed outside of all jitted functions, by the function.
+        self._models: dict[int, int] = {}
+        self._arrays = member(FRAMEWORKS["jax"].arrays)
+        self._part: PartialStep | None = None
+        self._number = 0  # of the TRAIN step that began last
+        # Whether updates come in calls of their own: None before it shows.
+        self._apart: bool | None = None
+        self._described: set[int] = set()
+        self._lost: set[str] = set()
+        guarded = port.guarded
+        self._known, self._begins, self._ends = guarded(self._about), guarded(self._begin), guarded(self._end)
+        self._updates = guarded(self._update)
+        port.on_settle.append(self._close_part)
+
+    def call(self, watched: Watched, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The script calls a jitted function."""
+        if not self._runs:
+            return watched.plain(*args, **kwargs)
+        known = watched.known
+        about = None if known is None or known[0] is not self else known[1].about.get(watched.key(args, kwargs))
+        if (about is None or (about.does and known[2] is None)) and not watched.is_of_library:
+            about = self._known(watched, args, kwargs)
+        if about is None or not about.does:
+            return self._run(watched.plain, args, kwargs)
+        twin: Twin = watched.known[2]
+        step = self._begins(about, twin, args, kwargs)
+        try:
+            if step is None:
+                result, values = self._run(watched.plain, args, kwargs), Values()
+            else:
+                result, values = self._collected(watched, twin, args, kwargs)
+        except BaseException:
+            self.steps.fail()
+            raise
+        self._ends(about, step, result, values)
+        return result
+
+    def _collected(self, watched: Watched, twin: Twin, args: Any, kwargs: Any) -> tuple[Any, Values]:
+        """The result of a function and its values, by its twin if that has the same result, bit for bit.
+
+        A compiler may fuse operations in another way where more of their results are wanted, and then rounds otherwise.
+        So both run at the first captured steps, and always if the results differ once. The first of these shows little:
+        what an optimizer holds is zero.
+        """
+        if watched.same_results > _COMPARED:
+            return self._run(twin, args, kwargs)  # type: ignore[no-any-return]  # a twin returns these
+        given = (args, kwargs) if watched.donates is None else jax.tree_util.tree_map(_copied, (args, kwargs))
+        other, values = self._run(twin, *given)
+        result = self._run(watched.plain, args, kwargs)
+        if watched.same_results >= 0:
+            watched.same_results = watched.same_results + 1 if equal(result, other) else -1
+        return result, values
+
+    def gradient(
+        self, of: tuple[Any, Callable[[Any], Any] | None], plain: Callable[..., Any], collecting: Callable[..., Any],
+        args: Any, kwargs: Any,
+    ) -> Any:  # fmt: skip
+        """The script computes a gradient outside of all jitted functions.
+
+        Args:
+            of: The function, and what takes the loss out of the result; None if it is not there.
+            plain: Computes the gradient.
+            collecting: Computes it and collects values.
+            args: The arguments.
+            kwargs: The arguments by name.
+        """
+        if not self._runs:
+            return plain(*args, **kwargs)
+        fun, loss = of
+        about = About(frozenset((GRADIENT,)), loss, model=self._models.get(id(fun), 0))
+        step = self._begins(about, None, args, kwargs)
+        values: Values = {}
+        try:
+            if step is None:
+                result = self._run(plain, args, kwargs)
+            else:
+                with TRACING.frame() as values:
+                    result = self._run(collecting, args, kwargs)
+                found = Outcome.of(result, values, TRACING.collector.known).about
+                about = replace(about, loss=loss or found.loss, model=found.model)
+                self._models[id(fun)] = found.model
+        except BaseException:
+            self.steps.fail()
+            raise
+        self._ends(about, step, result, values)
+        return result
+
+    def updated(self, before: Any, after: Any) -> None:
+        """The script has updated parameters outside of all jitted functions."""
+        if self._runs:
+            self._updates(before, after)
+
+    def save(self, tree: Any, name: str) -> None:
+        """The script saves values outside of all jitted functions."""
+        if not traced(tree):
+            for path, leaf in named_leaves(tree):
+                self.port.guard.call(self.port.save_tensor, dotted((name, *path)), leaf, None)
+        elif name not in self._lost:
+            self._lost.add(name)
+            _log.warning(
+                "watchglass: %s is not recorded: the function that observes it was jitted before watchglass could see "
+                "it; jit it by watchglass.jax.jit", name,
+            )  # fmt: skip
+
+    @property
+    def _runs(self) -> bool:
+        guard = self.port.guard
+        return guard.active and threading.get_ident() == guard.thread
+
+    def _run(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        TRACING.busy = True
+        try:
+            return function(*args, **kwargs)
+        finally:
+            TRACING.busy = False
+
+    def _about(self, watched: Watched, args: Any, kwargs: Any) -> About | None:
+        """What a function does; None if it is unknown."""
+        known = watched.known
+        if known is None or known[0] is not self:
+            known = watched.known = (self, self._function(watched.fun), None)
+        key = watched.key(args, kwargs)
+        about: About | None = known[1].about.get(key)
+        if about is None:
+            about = self._look(watched, args, kwargs)
+            if about is None:
+                return None
+            known[1].about[key] = about
+        if about.does and known[2] is None:
+            watched.known = (self, known[1], self._twin(watched, known[1]))
+        return about
+
+    def _function(self, fun: Any) -> Function:
+        try:
+            return self._functions.setdefault(fun, Function(fun))
+        except TypeError:  # no weak references, or no hash
+            return Function(fun)
+
+    def _twin(self, watched: Watched, function: Function) -> Twin:
+        jitted = watched.jit_of(function)
+
+        def trace(*args: Any, **kwargs: Any) -> None:
+            function.latest = None
+            with TRACING.inside():
+                found = jitted.trace(*args, **kwargs)
+            function.complete(found.jaxpr.jaxpr)
+
+        return Twin(self.port, watched.name, trace, jitted)
+
+    def _look(self, watched: Watched, args: Any, kwargs: Any) -> About | None:
+        """Trace a function ahead of its first call, which makes use of that trace; None if it is a part of another."""
+        if traced(args, kwargs):
+            return None
+        try:
+            with TRACING.observing() as seen:
+                found = watched.plain.trace(*args, **kwargs)
+        except Exception:
+            return None  # the call raises the same
+        if not seen and not watched.called_before:
+            return NO_STEP
+        function: Function = watched.known[1]
+        twin = self._twin(watched, function)
+        watched.known = (self, function, twin)
+        if twin.ready(*args, **kwargs) and function.latest is not None:
+            about = function.latest.about
+            if GRADIENT not in seen or GRADIENT in about.does:
+                return about
+            self._report_hidden(watched.name)
+        return replace(Outcome.of(found.out_info, {}, {}).completed(None).about, does=frozenset(seen))
+
+    def _report_hidden(self, name: str) -> None:
+        reason = (
+            "its gradient is computed inside a loop, a condition or a mapping of JAX that values cannot leave, such as "
+            "while_loop, fori_loop, cond, pmap or shard_map: each call counts as one step, without tensors"
+        )
+        cure = "jit a function that makes one step, or loop by jax.lax.scan"
+        _log.warning("watchglass: %s: %s; %s", name, reason, cure)
+        self.port.records.current().add_fact(facts.NotCapturable((name,)), f"{reason}; {cure}")
+
+    def _begin(self, about: About, twin: Twin | None, args: Any, kwargs: Any) -> OpenStep | None:
+        """Returns the step whose values are collected in the call; None if none are."""
+        part, does = self._part, about.does
+        if GRADIENT not in does and UPDATE in does:  # the update of a step whose gradient was another call
+            step = None if part is None else part.step
+        elif part is not None and self._continues(part, about):
+            step = part.step
+        else:
+            self._close_part()
+            self._number = self.port.clock.next_train_step
+            step = self.steps.begin(about.mode)
+            if GRADIENT in does and UPDATE not in does and self._waits_for_update:
+                self._part = PartialStep(about, step)
+        if step is None or (twin is not None and not twin.ready(*args, **kwargs)):
+            return None
+        return step
+
+    @property
+    def _waits_for_update(self) -> bool:
+        return self._apart or (self._apart is None and bool(TRACING.optimizers))
+
+    def _continues(self, part: PartialStep, about: About) -> bool:
+        """Whether another gradient belongs to the same update."""
+        if GRADIENT not in about.does or UPDATE in about.does or about.model != part.about.model:
+            return False
+        if self._apart is None and len(part.losses) >= _MOST_PARTS:
+            self._apart = False
+        return self._waits_for_update
+
+    def _end(self, about: About, step: OpenStep | None, result: Any, values: Values) -> None:
+        part = self._part
+        if GRADIENT not in about.does and UPDATE in about.does:
+            if part is not None:
+                self._apart = True
+                part.values.append(values)
+                self._close_part()
+            return
+        loss = about.loss(result) if about.loss is not None else self._collected_loss(values)
+        if part is not None:
+            part.losses += [] if loss is None else [loss]
+            part.values.append(values)
+            return
+        self._finish(about, step, loss, values, result)
+
+    def _update(self, before: Any, after: Any) -> None:
+        part = self._part
+        if part is None:
+            self._apart = True if self._apart is None else self._apart
+            return
+        self._apart = True
+        if part.step is not None:
+            with TRACING.frame() as values:
+                TRACING.updated(before, after)
+            part.values.append(values)
+        self._close_part()
+
+    def _close_part(self) -> None:
+        """The step whose update was waited for is over."""
+        part, self._part = self._part, None
+        if part is not None:
+            losses = part.losses
+            loss = None if not losses else losses[0] if len(losses) == 1 else sum(losses) / len(losses)
+            self._finish(part.about, part.step, loss, self._merged(part.values), None)
+
+    def _merged(self, parts: list[Values]) -> Values:
+        """The values of all parts: means of gradients and losses, the latest of others."""
+        known, merged = TRACING.collector.known, Values()
+        averaged: dict[str, list[Any]] = {}
+        for values in parts:
+            for key, value in values.items():
+                if known[key].part in (ValuePart.GRADIENT, ValuePart.LOSS):
+                    averaged.setdefault(key, []).append(value)
+                elif known[key].part is not ValuePart.BEFORE or key not in merged:
+                    merged[key] = value
+        for key, several in averaged.items():
+            merged[key] = several[0] if len(several) == 1 else sum(several) / len(several)
+        return merged
+
+    def _collected_loss(self, values: Values) -> Any:
+        known = TRACING.collector.known
+        parts = (ValuePart.LOSS, ValuePart.METRIC)
+        return next((value for part in parts for key, value in values.items() if known[key].part is part), None)
+
+    def _finish(self, about: About, step: OpenStep | None, loss: Any, values: Values, result: Any) -> None:
+        numbers = {} if loss is None else {"loss": DeferredNumbers(functools.partial(float, loss))}
+        if about.mode is Mode.EVAL and result is not None:
+            numbers |= {name: take(result) for name, take in about.numbers.items()}
+        train = about.mode is Mode.TRAIN
+        optimizer = TRACING.optimizer_of(about.model) if train else None
+        rate = None if optimizer is None else optimizer.rate(self._number)
+        updaters = {} if optimizer is None or step is None else {about.model: optimizer.updater(self._number)}
+        if step is not None and values:
+            if train and about.model not in self._described:
+                self._describe(about.model)
+            with self._arrays.owned():
+                self._delivery.save(step, values, TRACING.collector.known, updaters)
+        self.steps.end(numbers, rate=rate, model=about.model)
+
+    def _describe(self, model: int) -> None:
+        self._described.add(model)
+        records = self.port.records.current()
+        records.add_fact(TRACING.models.description(model), "jax")
+        optimizer = TRACING.optimizer_of(model)
+        if optimizer is not None:
+            records.add_fact(optimizer.fact(TRACING.models.about(model)), "optax")
+
+
+def equal(one: Any, other: Any) -> bool:
+    """Whether two trees have the same numbers in the same places; waits for them."""
+    pairs = list(zip(jax.tree_util.tree_leaves(one), jax.tree_util.tree_leaves(other), strict=True))
+    arrays = [pair for pair in pairs if all(isinstance(each, jax.Array) for each in pair)]
+    with TRACING.inside():
+        return all(
+            first.sharding == second.sharding and bool(jax.numpy.array_equal(first, second, equal_nan=True))
+            for first, second in arrays
+            if jax.numpy.issubdtype(first.dtype, jax.numpy.number)
+        )
+
+
+def _copied(leaf: Any) -> Any:
+    return leaf.copy() if isinstance(leaf, jax.Array) else leaf
+
+
+_LOSSES = frozenset(("loss", "loss_value", "train_loss", "val_loss", "eval_loss"))
+_WORDS = (
+    (ValuePart.LOSS, GRADIENT), (ValuePart.AFTER, UPDATE), (ValuePart.METRIC, LOSS), (ValuePart.OUTPUT, MODULE),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the trace of a twin has shown.
+
+    Attributes:
+        out: The result of the function, traced.
+        about: What is known.
+        scalars: Names of the numbers among the leaves of the result, by index.
+        mean: Index of the mean of the losses of rows among all results of the twin; None without such losses.
+    """
+
+    out: Any
+    about: About
+    scalars: Mapping[int, str]
+    mean: int | None
+
+    @classmethod
+    def of(cls, out: Any, values: Values, known: Mapping[str, Collected]) -> Outcome:
+        """From a result and the values."""
+        leaves = jax.tree_util.tree_flatten_with_path(out)[0]
+        parts = {key: known[key].part for key in values}
+        does = frozenset(word for part, word in _WORDS if part in parts.values())
+        models = [known[key].model for key, part in parts.items() if part in (ValuePart.GRADIENT, ValuePart.AFTER)]
+        losses = [values[key] for key, part in parts.items() if part in (ValuePart.LOSS, ValuePart.METRIC)]
+        scalars = {
+            index: dotted(jax.tree_util.keystr((key,), simple=True) for key in path)
+            for index, (path, leaf) in enumerate(leaves)
+            if getattr(leaf, "size", 0) == 1 and jax.numpy.issubdtype(leaf.dtype, jax.numpy.floating)
+        }
+        at = next((index for index, (_, leaf) in enumerate(leaves) if any(leaf is loss for loss in losses)), None)
+        means = [index for index, key in enumerate(sorted(values)) if parts[key] is ValuePart.METRIC]
+        mean = len(leaves) + means[0] if means and GRADIENT not in does else None
+        about = About(does, None if at is None else getter(out, at), model=min(models, default=0))
+        return cls(out, about, scalars, mean)
+
+    def completed(self, jaxpr: Any) -> Outcome:
+        """With a loss that is computed from losses of rows, or named so, and the other numbers of the result."""
+        loss, does, at = self.about.loss, self.about.does, None
+        if loss is None and self.mean is not None:
+            at = follows_from(jaxpr, self.mean, self.scalars)
+        if loss is None and at is None:
+            named = [index for index, name in self.scalars.items() if name.split(".")[-1] in _LOSSES]
+            at = (
+                named[0]
+                if len(named) == 1
+                else next(iter(self.scalars))
+                if len(self.scalars) == 1 and not does
+                else None
+            )
+        loss = getter(self.out, at) if at is not None else loss
+        numbers = {
+            name: getter(self.out, index)
+            for index, name in self.scalars.items()
+            if index != at and not name.split(".")[-1].isdigit() and name
+        }
+        return replace(self, out=None, about=replace(self.about, loss=loss, numbers=numbers))
