@@ -36,11 +36,13 @@ class CollectedStep:
         updaters: What updates each model, by its number.
         bad_gradients: Names of parameters with gradients that are not finite, in order of the model; for the
             recorder's thread. Empty where such an update is skipped.
+        after_failure: Whether it is one of the next steps after a failure.
     """
 
     values: Ordered
     updaters: Mapping[int, Updater]
     bad_gradients: list[Callable[[], Sequence[str]]] = field(default_factory=list)
+    after_failure: bool = False
 
 
 class FirstBadValue:
@@ -77,6 +79,7 @@ class FirstBadValue:
 
     def collected(self, step: CollectedStep) -> None:
         """The values of the open TRAIN step have come."""
+        step.after_failure = self._armed
         self._collected = None if self._answered else step
 
     def dropped(self) -> None:
@@ -131,8 +134,9 @@ class FirstBadValue:
                 return None
             found, more = self._poisoned(number, values, collected) or (values.of_gradients(bad), {})
         self._answered = True
-        level = "next_steps" if self._armed else "step"
-        return found.fact(level, step=number if self._armed else None, **more)
+        # The training thread may be further by now.
+        level, step = ("next_steps", number) if collected.after_failure else ("step", None)
+        return found.fact(level, step=step, **more)
 
     def _poisoned(self, number: int, values: _Values, collected: CollectedStep) -> tuple[Found, dict[str, Any]] | None:
         """A weight that was not finite when the step began; None where all were."""
@@ -143,7 +147,7 @@ class FirstBadValue:
             updater, last = collected.updaters.get(what.model), number - 1
             writer = updater.type if updater is not None else ""
             more = {"optimizer": writer, "updated_at": last} if writer and last >= 0 else {}
-            if self._armed:
+            if collected.after_failure:
                 return first_bad.before_step(place, number, writer, last), more
             return first_bad.before_forward(place, writer, last), more
         return None
