@@ -10,14 +10,13 @@ from typing import Any
 from watchglass.capture.compiled.batches import BatchFacts, batch_of
 from watchglass.capture.compiled.collecting import Collected, Updater, ValuePart
 from watchglass.capture.compiled.first_bad import CollectedStep, bad_among
-from watchglass.capture.compiled.graphs import GraphFacts
+from watchglass.capture.compiled.graphs import GraphFacts, Program
 from watchglass.capture.compiled.judged_values import JudgedValues
 from watchglass.capture.compiled.normalizations import NormalizationFacts
 from watchglass.capture.compiled.reading import Found, models_in
 from watchglass.capture.compiled.steps import CompiledSteps
 from watchglass.capture.compiled.updates import UpdateFacts
 from watchglass.capture.module_places import ParameterPlace
-from watchglass.capture.operation_graph import OperationGraph
 from watchglass.capture.port import Port
 from watchglass.capture.saving.module_tensors import ModuleTensors
 from watchglass.capture.saving.parameters import LateGradients, Parameters, describe_bad, items_of
@@ -43,14 +42,13 @@ class StepDelivery:
         self._modules = ModuleTensors(port, self._saving)
         self._batches, self._judged, self._updates = BatchFacts(source), JudgedValues(source), UpdateFacts(source)
         self._graphs, self._normalizations = GraphFacts(source), NormalizationFacts(source)
+        self._programs: list[tuple[int, Program]] = []
         self._several = False
 
-    def add_graph(
-        self, step: OpenStep, make: Callable[[], OperationGraph], parameters: Sequence[str], **about: int
-    ) -> None:
-        """Add the facts of the program of a twin, once it has been traced; see :meth:`GraphFacts.add`."""
-        kinds = chosen_facts(self._port.config.facts)
-        self._graphs.add(step.records, make, parameters, kinds, **about)
+    def traced(self, program: Program, model: int = 0) -> None:
+        """The program of a twin has been traced, whose values are saved next."""
+        self._judged.made_by.update({(model, number): made for number, made in program.made_by.items()})
+        self._programs.append((model, program))
 
     def save(
         self, step: OpenStep, values: Mapping[str, Any], known: Mapping[str, Collected],
@@ -96,6 +94,10 @@ class StepDelivery:
                 self._updates.save(step, found, model, updaters.get(model), kinds, self._about)
         if "running_statistics" in kinds:
             self._normalizations.save(step, found)
+        programs, self._programs = self._programs, []
+        for model, program in programs:
+            rows = next((tuple(value.shape)[:1] for _, value in batch_of(found, model)), ())
+            self._graphs.add(records, program, kinds, model, *rows)
         batch = [value for model in models for _, value in batch_of(found, model)]
         self._judged.save(step, found, batch, kinds, self._about)
 

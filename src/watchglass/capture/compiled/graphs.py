@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from watchglass.capture.facts import forward_layers, loss_terms
 from watchglass.capture.operation_graph import OperationGraph
@@ -17,6 +18,22 @@ _MOST_GRAPHS = 4
 _MOST_NAMED = 32
 
 
+class Program(Protocol):
+    """A program that has been traced.
+
+    Attributes:
+        parameters: Names of the parameters that it trains.
+        made_by: By number of a call of a loss function, the last operation that made its predictions, None where that
+            is not known, and for a softmax the size of the axis over which its values add up to one.
+    """
+
+    parameters: list[str]
+    made_by: dict[int, tuple[str | None, int | None]]
+
+    def graph(self) -> OperationGraph:
+        """The operations of its loss; parameters are their names. For the recorder's thread."""
+
+
 class GraphFacts:
     """Makes the facts of the graph of each program, in the recorder's thread. For the training thread."""
 
@@ -25,15 +42,13 @@ class GraphFacts:
         self._graphs: dict[int, int] = {}
 
     def add(
-        self, records: CapturedRecords, make: Callable[[], OperationGraph], parameters: Sequence[str],
-        kinds: frozenset[str], model: int = 0, batch: int = 0,
-    ) -> None:  # fmt: skip
-        """Add the facts of a program that has been traced.
+        self, records: CapturedRecords, program: Program, kinds: frozenset[str], model: int = 0, batch: int = 0
+    ) -> None:
+        """Add the facts of a program.
 
         Args:
             records: Records of the first step that it runs in.
-            make: Reads its graph, whose parameters are names.
-            parameters: Names of those that the step trains.
+            program: The program.
             kinds: The kinds of facts that are wanted.
             model: Number of the model.
             batch: Samples in the step; 0 where that is not known.
@@ -41,9 +56,9 @@ class GraphFacts:
         number = self._graphs[model] = self._graphs.get(model, 0) + 1
         if number > _MOST_GRAPHS:
             return
-        read = functools.cache(make)
+        read = functools.cache(program.graph)
         if "loss_graph" in kinds:
-            terms = functools.partial(_terms, read, parameters, number, batch)
+            terms = functools.partial(_terms, read, program.parameters, number, batch)
             records.add_fact(DeferredFact(facts.TermsOfLoss, terms), self._source)
         if "forward_graph" in kinds:
             records.add_fact(DeferredFact(facts.ForwardLayers, functools.partial(_layers, read, number)), self._source)

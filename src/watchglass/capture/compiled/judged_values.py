@@ -44,6 +44,8 @@ class JudgedValues:
         self._source = source
         self._pace = SketchPace()
         self._calls = LossCalls()
+        #: What made the predictions, by model and number of the call, as far as a program shows it.
+        self.made_by: dict[tuple[int, int], tuple[str | None, int | None]] = {}
 
     def save(
         self, step: OpenStep, found: ByPart, batch: list[Any], kinds: frozenset[str], about: Callable[[int], int | None]
@@ -85,9 +87,12 @@ class JudgedValues:
             name: facts.LossArgument(shape, dtype)
             for name, shape, dtype in zip(("input", "target"), shapes, call.dtypes, strict=True)
         }
+        operation, over = call.operation, call.normalized_over
+        if operation is None and training:
+            operation, over = self.made_by.get((judged.model, call.number), (None, None))
         fact = self._calls.fact(
-            call.function, arguments, training=training, result=call.result, operation=call.operation,
-            normalized_over=call.normalized_over, reduction=call.reduction,
+            call.function, arguments, training=training, result=call.result, operation=operation,
+            normalized_over=over, reduction=call.reduction,
         )  # fmt: skip
         if fact is not None:
             records.add_fact(fact, self._source)
