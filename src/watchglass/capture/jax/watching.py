@@ -20,6 +20,7 @@ from watchglass.capture.compiled.delivery import StepDelivery
 from watchglass.capture.compiled.steps import CompiledSteps
 from watchglass.capture.compiled.twin import Twin
 from watchglass.capture.frameworks import FRAMEWORKS, member
+from watchglass.capture.jax.graph import Program
 from watchglass.capture.jax.jitted import Watched
 from watchglass.capture.jax.results import follows_from
 from watchglass.capture.jax.tracing import GRADIENT, LOSS, MODULE, TRACING, UPDATE, traced
@@ -84,10 +85,11 @@ class Function:
         with suppress(TypeError, ValueError):
             vars(self)["__signature__"] = inspect.signature(fun)
 
-    def complete(self, jaxpr: Any) -> None:
-        """The trace is over, and gave this jaxpr."""
+    def complete(self, jaxpr: Any) -> Outcome | None:
+        """The trace is over, and gave this jaxpr; returns :attr:`latest`."""
         if self.latest is not None:
             self.latest = self.latest.completed(jaxpr)
+        return self.latest
 
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, Values]:
         """The result of the function, and the values: what the twin compiles."""
@@ -134,6 +136,8 @@ class Watching:
         self._number = 0  # of the TRAIN step that began last
         # Whether updates come in calls of their own: None before it shows.
         self._apart: bool | None = None
+        #: Programs of twins that were traced since the last step, what they return, and numbers of models.
+        self._programs: list[tuple[Any, Any, int]] = []
         self._described: set[int] = set()
         self._lost: set[str] = set()
         guarded = port.guarded
@@ -272,7 +276,9 @@ class Watching:
             function.latest = None
             with TRACING.inside():
                 found = jitted.trace(*args, **kwargs)
-            function.complete(found.jaxpr.jaxpr)
+            shown = function.complete(found.jaxpr.jaxpr)
+            if shown is not None:
+                self._programs.append((found.jaxpr, found.out_info, shown.about.model))
 
         return Twin(self.port, watched.name, trace, jitted)
 
@@ -398,11 +404,17 @@ class Watching:
         rate = None if optimizer is None else optimizer.rate(self._number)
         updaters = {} if optimizer is None or step is None else {about.model: optimizer.updater(self._number)}
         if step is not None and values:
+            self._describe_programs()
             if train and about.model not in self._described:
                 self._describe(about.model)
             with self._arrays.owned():
                 self._delivery.save(step, values, TRACING.collector.known, updaters)
         self.steps.end(numbers, rate=rate, model=about.model)
+
+    def _describe_programs(self) -> None:
+        programs, self._programs = self._programs, []
+        for jaxpr, returned, model in programs:
+            self._delivery.traced(Program(jaxpr, returned, TRACING.collector.known, model), model)
 
     def _describe(self, model: int) -> None:
         self._described.add(model)
