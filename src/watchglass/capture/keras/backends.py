@@ -32,6 +32,10 @@ class Backend(ABC):
     def is_execution(self, error: Exception) -> bool:
         """Whether an exception came from a function that ran, not from tracing or compiling it."""
 
+    @abstractmethod
+    def value_now(self, variable: Any) -> Any:
+        """The array that a variable holds now; an array itself."""
+
     def carrying(self, collecting: Collector, enter: Callable[[], AbstractContextManager[Any]]) -> Any:
         """Inside, values that are collected in transformations of the backend get out of them."""
         return nullcontext()
@@ -76,6 +80,10 @@ class TensorFlow(Backend):
         tensorflow = self._tensorflow
         return None if tensorflow.executing_eagerly() else tensorflow.compat.v1.get_default_graph()
 
+    def value_now(self, variable: Any) -> Any:
+        """Read by an operation: the variable itself would be read later."""
+        return self._tensorflow.convert_to_tensor(variable.value if isinstance(variable, keras.Variable) else variable)
+
     def is_execution(self, error: Exception) -> bool:
         """Errors of kernels have their own classes."""
         return isinstance(error, self._tensorflow.errors.OpError)
@@ -105,6 +113,10 @@ class Jax(Backend):
     def scope(self) -> object:
         """The trace."""
         return self._state()
+
+    def value_now(self, variable: Any) -> Any:
+        """Its array, which nothing changes."""
+        return keras.ops.convert_to_tensor(variable)
 
     def is_execution(self, error: Exception) -> bool:
         """Errors of the runtime have their own class."""

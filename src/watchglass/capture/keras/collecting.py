@@ -49,6 +49,8 @@ class StepValues:
         self._scopes: list[object] = []
         self._places: dict[int, Place] = {}
         self._parameters: dict[int, ParameterPlace] = {}
+        # Names of parameters as those of an optimizer's variables begin with them.
+        self._owners: dict[str, str] = {}
         self._given: dict[int, Any] = {}
         self._made: dict[int, Any] = {}
         self._losses = self._updating = 0
@@ -84,6 +86,7 @@ class StepValues:
         self._places = {id(layer): place for layer, place in KerasModules().modules(model)}
         found = list(variables(model))
         self._parameters = {id(variable): place for variable, place in found}
+        self._owners = {variable.path.replace("/", "_"): place.name for variable, place in found}
         self._losses = 0
         self._given = {}
         if self._backend.name == "jax" and args and isinstance(args[0], tuple):
@@ -194,7 +197,9 @@ class StepValues:
         def before() -> None:
             changed = self._model.trainable_variables if trainable_variables is None else trainable_variables
             for variable, gradient in zip(changed, grads, strict=True):
-                self._take_before(self._place_of(variable), _value(variable), gradient, optimizer, updated, variable)
+                self._take_before(
+                    self._place_of(variable), self._backend.value_now(variable), gradient, optimizer, updated, variable
+                )
 
         if trainable_variables is not None:
             trainable_variables = list(trainable_variables)
@@ -203,7 +208,9 @@ class StepValues:
         with self._inside_update():
             result = original(grads, trainable_variables)
         self._shielded(
-            lambda: self._take_after([(place, _value(variable)) for variable, place in updated], optimizer)
+            lambda: self._take_after(
+                [(place, self._backend.value_now(variable)) for variable, place in updated], optimizer
+            )
         )()
         return result
 
@@ -224,8 +231,7 @@ class StepValues:
 
         def after() -> None:
             new = {id(old): value for old, value in zip(trainable_variables, result[0], strict=True)}
-            states = zip(optimizer.variables, result[1], strict=True)
-            self._take_after([(place, new[id(old)]) for old, place in places], optimizer, list(states))
+            self._take_after([(place, new[id(old)]) for old, place in places], optimizer, result[1])
 
         self._shielded(after)()
         return result
@@ -247,19 +253,71 @@ class StepValues:
     ) -> None:  # fmt: skip
         if place is None or gradient is None:
             return
-        scale = _scale(optimizer, state)
+        if not updated:
+            self._take_rates(optimizer, state)
         updated.append((variable, place))
         self._add(ValuePart.BEFORE, place.name, value, place.place, parameter=place)
+        scale = _scale(optimizer, state)
         gradient = gradient if scale is None else keras.ops.cast(gradient, "float32") / scale
+        collected, steps = (
+            self._state_of(optimizer, state, "gradient_accumulator").get(place.name),
+            _accumulates(optimizer),
+        )
+        if collected is not None:
+            gradient = (gradient + collected) / steps
         self._add(ValuePart.GRADIENT, place.name, gradient, place.place, parameter=place)
+
+    def _take_rates(self, optimizer: Any, state: Any) -> None:
+        rate = None if state is None else _in_state(optimizer, state, optimizer.learning_rate)
+        if state is None:
+            rate = self._backend.value_now(optimizer.learning_rate)
+        if rate is not None:
+            self._add(ValuePart.RATE, "learning_rate", rate)
+        if getattr(optimizer, "dynamic_scale", None) is not None:
+            self._add(ValuePart.SCALE, "loss_scale", self._backend.value_now(_scale(optimizer, state)))
 
     def _take_after(self, updated: list[tuple[ParameterPlace, Any]], optimizer: Any, state: Any = None) -> None:
         for place, value in updated:
             self._add(ValuePart.AFTER, place.name, value, place.place, parameter=place)
-        states = [(each, _value(each)) for each in optimizer.variables] if state is None else state
-        for variable, value in states:
-            if len(value.shape):
-                self._add(ValuePart.STATE, variable.path.replace("/", "."), value)
+        places = {place.name: place for place, _ in updated}
+        for kind in ("momentum", "velocity", "velocity_hat", "average", "accumulator"):
+            for name, value in self._state_of(optimizer, state, kind).items():
+                if name in places:
+                    self._add(ValuePart.STATE, f"{name}.{kind}", value, places[name].place)
+                    if kind == "velocity":
+                        self._add(ValuePart.MOMENT, name, value, places[name].place, parameter=places[name])
+        inner = getattr(optimizer, "inner_optimizer", optimizer)
+        if isinstance(inner, _CORRECTED):
+            count = (
+                _in_state(optimizer, state, inner.iterations)
+                if state is not None
+                else self._backend.value_now(inner.iterations)
+            )
+            self._add(ValuePart.UPDATES, "updates", count)
+
+    def _state_of(self, optimizer: Any, state: Any, kind: str) -> dict[str, Any]:
+        """Variables of a kind that an optimizer has for each parameter, by the parameter's name."""
+        found: dict[str, Any] = {}
+        values = state or [None] * len(optimizer.variables)
+        for variable, value in zip(optimizer.variables, values, strict=True):
+            name = self._owners.get(variable.name.removesuffix(f"_{kind}"))
+            if name is not None and variable.name.endswith(f"_{kind}"):
+                found[name] = self._backend.value_now(variable) if state is None else value
+        return found
+
+
+#: Optimizers that correct moments for their start.
+_CORRECTED = (keras.optimizers.Adam, keras.optimizers.Nadam, keras.optimizers.Lamb)
+
+
+def _accumulates(optimizer: Any) -> int:
+    return getattr(optimizer, "inner_optimizer", optimizer).gradient_accumulation_steps or 1
+
+
+def _in_state(optimizer: Any, state: Any, variable: Any) -> Any:
+    """The value of a variable of an optimizer in its state; None for what is none."""
+    pairs = zip(optimizer.variables, state, strict=True)
+    return next((value for each, value in pairs if each is variable), None)
 
 
 def _scale(optimizer: Any, state: Any) -> Any:
@@ -267,14 +325,7 @@ def _scale(optimizer: Any, state: Any) -> Any:
     dynamic = getattr(optimizer, "dynamic_scale", None)
     if dynamic is None:
         return optimizer.loss_scale_factor
-    if state is None:
-        return _value(dynamic)
-    return next(value for variable, value in zip(optimizer.variables, state, strict=True) if variable is dynamic)
-
-
-def _value(variable: Any) -> Any:
-    """The array that a variable holds now."""
-    return keras.ops.convert_to_tensor(getattr(variable, "value", variable))
+    return dynamic if state is None else _in_state(optimizer, state, dynamic)
 
 
 def _bound(function: Callable[..., None], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

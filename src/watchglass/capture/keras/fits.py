@@ -28,6 +28,8 @@ class Fits:
         self._first_epoch = True
         # The next training step when the epoch before began.
         self._epoch_began = 0
+        #: Batches up to the end of the epoch; None if that is not known.
+        self.batches_left: int | None = None
         for name, ended in (
             ("on_train_begin", self._fit_begins), ("on_epoch_begin", self._epoch_begins),
             ("on_epoch_end", self._epoch_ends), ("on_train_end", self._fit_ends),
@@ -37,6 +39,8 @@ class Fits:
     def after_step(self, model: Any) -> None:
         """A training step is over: end the fit there if that was asked for."""
         port = self._port
+        if self.batches_left is not None:
+            self.batches_left -= model.steps_per_execution
         asked = port.changes.pending and port.advice.stops and port.clock.at_boundary
         if asked and port.ends_before(port.clock.next_train_step):
             model.stop_training = True
@@ -58,7 +62,7 @@ class Fits:
             planned = now + (epochs - epoch) * (steps or now - self._epoch_began)
             port.advice.planned_steps, port.advice.source = lambda: planned, _SOURCE
             port.records.current().add_fact(facts.PlannedSteps(planned, _SOURCE), "keras")
-        self._first_epoch, self._epoch_began = False, now
+        self._first_epoch, self._epoch_began, self.batches_left = False, now, steps
 
     def _epoch_ends(self, callbacks: Any, arguments: Mapping[Any, Any]) -> None:
         if self._watched(callbacks.model):
@@ -66,7 +70,7 @@ class Fits:
             record_logged(self._port, {name: _number(value) for name, value in logs.items()})
 
     def _fit_ends(self, callbacks: Any, arguments: Mapping[Any, Any]) -> None:
-        self._port.advice.stops = False
+        self._port.advice.stops, self.batches_left = False, None
 
 
 def _number(value: Any) -> float | None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
 import keras
 
+from watchglass.capture.compiled.collecting import Updater
 from watchglass.capture.keras.backends import Backend
 from watchglass.capture.keras.losses import RunningMeans
 from watchglass.capture.keras.structure import KerasModules, variables
@@ -38,6 +41,13 @@ class KerasModel:
             if getattr(type(model), name).__module__.partition(".")[0] == "keras"
         }
         self._described = False
+        #: What updates it; and its batches between two updates.
+        self.updater: Updater | None = None
+        self.batches_per_update = 1
+        # Batches that its optimizer has had.
+        self._trained = 0
+        self._optimizer: weakref.ref[Any] | None = None
+        # Those of an optimizer that are to be recorded.
         self._settings: facts.OptimizerSettings | None = None
         #: The learning rate; None while it is not known, as that of a schedule.
         self.rate: float | None = None
@@ -52,14 +62,55 @@ class KerasModel:
         optimizer = self._model.optimizer
         if optimizer is None:
             return
-        settings = {name: value for name, value in optimizer.get_config().items() if _is_setting(value)}
+        inner = getattr(optimizer, "inner_optimizer", optimizer)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of Keras, about NumPy
+            config = inner.get_config()
+        settings = {name: value for name, value in config.items() if _is_setting(value)}
         self.rate = rate_of(optimizer)
         settings["lr"] = settings.pop("learning_rate", self.rate)
-        self._settings = facts.OptimizerSettings(type(optimizer).__name__, (settings,))
+        kind = type(inner).__name__
+        if self._optimizer is None or self._optimizer() is not optimizer:
+            self._optimizer = weakref.ref(optimizer)
+            self._settings = facts.OptimizerSettings(kind, (settings,))
+        group = facts.UpdateGroup(
+            lr=self.rate, weight_decay=settings.get("weight_decay") or 0.0, decoupled=True,
+            eps=settings.get("epsilon"), beta2=settings.get("beta_2", settings.get("rho")),
+        )  # fmt: skip
+        self.updater = Updater(kind, (group,), skips=inner is not optimizer)
+        self.batches_per_update = inner.gradient_accumulation_steps or 1
+        self._trained = next((int(each.value) for each in inner.variables if each.name == "iteration"), 0)
+
+    def begins_step(self) -> bool:
+        """Its optimizer gets the batches of another call; returns whether there is an update among them."""
+        before = self.updates
+        self._trained += self._model.steps_per_execution
+        return self.updates > before
+
+    def updates_ahead(self, batches_left: int | None) -> int:
+        """How many updates the next call makes; :meth:`begins_step` was called.
+
+        Args:
+            batches_left: Batches up to the end of the epoch; None if that is not known.
+        """
+        several: int = self._model.steps_per_execution
+        batches = several if batches_left is None else min(several, batches_left)
+        self._trained -= several - batches
+        return self.updates - (self._trained - batches) // self.batches_per_update
+
+    @property
+    def updates(self) -> int:
+        """Updates that its optimizer has made."""
+        return self._trained // self.batches_per_update
 
     def describe(self, step: OpenStep, mode: Mode) -> None:
-        """Add the facts about it, once."""
-        if self._described or mode is not Mode.TRAIN:
+        """Add the facts about it, once, and about each optimizer."""
+        if mode is not Mode.TRAIN:
+            return
+        settings, self._settings = self._settings, None
+        if settings is not None:
+            step.records.add_fact(settings, "keras")
+        if self._described:
             return
         self._described = True
         places = [place for _, place in KerasModules().modules(self._model)]
@@ -70,8 +121,6 @@ class KerasModel:
             compiled=True,
         )
         step.records.add_fact(about, "keras")
-        if self._settings is not None:
-            step.records.add_fact(self._settings, "keras")
 
     def numbers(self, mode: Mode, logs: Mapping[str, Any]) -> dict[str, Any]:
         """The loss of the batches of a call, and those of several outputs, out of its logs."""

@@ -41,7 +41,8 @@ class Watching:
         self._delivery = StepDelivery(port, "keras", self._steps)
         self._models: weakref.WeakKeyDictionary[Any, KerasModel] = weakref.WeakKeyDictionary()
         self._chosen: weakref.WeakSet[Any] | None = weakref.WeakSet()
-        self._step: OpenStep | None = None
+        # Further updates of the call that runs.
+        self._passed = 0
         self._begin, self._end = port.guarded(self._begins), port.guarded(self._ends)
         self._fail = port.guarded(self._steps.fail)
         self._originals: dict[str, Callable[..., Any]] = {}
@@ -63,7 +64,8 @@ class Watching:
         port, values, taken = self.port, None, None
         if port.running or not port.guard.active or port.guard.is_busy:
             return function.plain(*args)
-        step = self._begin(function)
+        recorded = function.mode is not Mode.TRAIN or self._of(function.model).begins_step()
+        step = self._begin(function) if recorded else None
         if step is not None or self._backend.counts_batches:
             taken = self._backend.taken(args[-1])
             if taken is not None:
@@ -79,28 +81,48 @@ class Watching:
             raise
         finally:
             port.running = ""
-        self._end(function, taken, result, step, values)
+        self._end(function, taken, result, step, values, recorded)
         return result
 
     def _begins(self, function: WatchedFunction) -> OpenStep | None:
+        if function.mode is Mode.TRAIN:
+            self._pass(self._of(function.model))
         return self._steps.begin(function.mode)
 
+    def _pass(self, about: KerasModel) -> None:
+        """Of several updates of a call one is recorded: that which is due, else the last."""
+        clock, updates = self.port.clock, about.updates_ahead(self._fits.batches_left)
+        self._passed = 0
+        if updates > 1:
+            self._steps.leave()
+            due = self.port.plan.next_due(clock.next_train_step, about.number) - clock.next_train_step
+            recorded = min(due, updates - 1)
+            clock.pass_train(recorded)
+            self._passed = updates - 1 - recorded
+
     def _ends(
-        self, function: WatchedFunction, taken: TakenBatches | None, result: Any, step: OpenStep | None, values: Any
-    ) -> None:
+        self, function: WatchedFunction, taken: TakenBatches | None, result: Any, step: OpenStep | None, values: Any,
+        recorded: bool,
+    ) -> None:  # fmt: skip
         about, mode = self._of(function.model), function.mode
         if step is not None:
             about.describe(step, mode)
             if values:
                 collected = function.twin.values
-                self._delivery.save(step, values, collected.known)
+                updaters = {} if about.updater is None else {about.number: about.updater}
+                self._delivery.save(step, values, collected.known, updaters)
                 about.means[mode] = collected.means
         if taken is not None:
             about.samples += taken.samples
             about.batches += len(taken.taken)
+        if not recorded:
+            return
         logs = {} if mode is Mode.PREDICT else self._backend.logs(result)
         self._steps.end(about.numbers(mode, logs), rate=about.rate, model=about.number)
         if mode is Mode.TRAIN:
+            if self._passed:
+                self._steps.leave()
+                self.port.clock.pass_train(self._passed)
             self._fits.after_step(function.model)
 
     def _of(self, model: Any) -> KerasModel:
@@ -141,7 +163,10 @@ class Watching:
         if not self._is_watched(model):
             return
         if name == "train":
-            self._of(model).read_settings()
+            about = self._of(model)
+            about.read_settings()
+            if self.port.resumption.open:
+                self.port.resumption.settle(about.updates, "optimizer")
         attribute = f"{name}_function"
         function = getattr(model, attribute)
         if isinstance(function, WatchedFunction) or function is None:
