@@ -379,7 +379,8 @@ class TapeSteps:
             self.steps.end({"loss": _mean([result])})
 
     def _counts(self) -> bool:
-        return self.tracing.counts(self.port.guard.thread)
+        # A compiled function that runs may be traced again for other shapes: that is no call of the script.
+        return (self.tracing.tracing or not self._runs) and self.tracing.counts(self.port.guard.thread)
 
     def _counts_eager(self) -> bool:
         return not self.tracing.tracing and threading.get_ident() == self.port.guard.thread and tf.executing_eagerly()
