@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import importlib.util
 import os
@@ -15,6 +16,8 @@ import pytest
 import watchglass
 from watchglass import Mode, Run
 from watchglass.capture import FRAMEWORKS, attach, loop
+from watchglass.control import Commit, Stop
+from watchglass.errors import InvalidValueError, TrainingStopped
 from watchglass.records import facts
 
 pytestmark = [pytest.mark.own_process, pytest.mark.slow]
@@ -338,3 +341,119 @@ def test_an_evaluation_is_a_step_of_its_own(tmp_path: Path) -> None:
     (stretch,) = run.stretches(Mode.EVAL)
     assert stretch.means["loss"] == pytest.approx(found[0][-2])
     assert stretch.means["accuracy"] == pytest.approx(found[0][-1])
+
+
+def test_a_scan_over_steps_makes_several_steps(tmp_path: Path) -> None:
+    def scanned(steps: int) -> Trained:
+        tx = optax.adam(0.01)
+
+        @jax.jit
+        def several(params: Any, state: Any, inputs: Any, labels: Any) -> Any:
+            def step(carry: Any, batch: Any) -> Any:
+                params, state = carry
+                loss, gradients = jax.value_and_grad(_loss)(params, *batch)
+                updates, state = tx.update(gradients, state, params)
+                return (optax.apply_updates(params, updates), state), loss
+
+            return jax.lax.scan(step, (params, state), (inputs, labels))
+
+        params = _parameters()
+        trained, losses = (params, tx.init(params)), list[float]()
+        batches = list(_batches(steps))
+        for first in range(0, steps, 4):
+            parts = [np.stack(each) for each in zip(*batches[first : first + 4], strict=True)]
+            trained, found = several(*trained, *parts)
+            losses += found.tolist()
+        return losses, trained
+
+    bare = scanned(12)
+    found, run = watched(scanned, tmp_path / "run", save_interval=3)
+    assert same(found, bare)
+    assert list(run.scalars("loss")[1]) == pytest.approx(bare[0])
+    assert run.tensor("update/0.w").reductions("count")[0].tolist() == [3, 6, 9]
+
+
+def test_steps_in_a_loop_that_hides_them_are_named_with_a_cure(tmp_path: Path) -> None:
+    def hidden(steps: int) -> Trained:
+        inputs, labels = _data()
+
+        @jax.jit
+        def train(params: Any) -> Any:
+            def step(_: Any, params: Any) -> Any:
+                gradients = jax.grad(_loss)(params, inputs, labels)
+                return jax.tree.map(lambda param, gradient: param - 0.1 * gradient, params, gradients)
+
+            return jax.lax.fori_loop(0, steps, step, params)
+
+        return [], train(_parameters())
+
+    bare = hidden(4)
+    found, run = watched(hidden, tmp_path / "run", 4)
+    assert same(found, bare)
+    assert len(run.steps()) == 0
+    (hiding,) = run.facts(facts.HiddenSteps.KIND)
+    assert "jax.lax.scan" in hiding.source
+
+
+def test_a_script_observes_values_inside_of_transformations(tmp_path: Path) -> None:
+    def observing(steps: int) -> Trained:
+        def loss_of(params: Any, inputs: Any, labels: Any) -> Any:
+            logits = watchglass.jax.observe(jax.vmap(_seen, (None, 0))(params, inputs), "logits")
+            return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+        step = watchglass.jax.jit(jax.value_and_grad(loss_of))
+        params = _parameters()
+        losses = [step(params, *batch)[0].item() for batch in _batches(steps)]
+        return losses, params
+
+    bare = observing(6)  # it does nothing where nothing is watched
+    found, run = watched(observing, tmp_path / "run", 6, save_interval=2)
+    assert same(found, bare)
+    for name in ("logits", "hidden.first"):
+        assert run.tensor(name).reductions("count")[0].tolist() == [0, 2, 4]
+
+
+def _seen(params: Any, sample: Any) -> Any:
+    watchglass.jax.observe({"first": sample @ params[0]["w"]}, "hidden")
+    return _logits(params, sample)
+
+
+def test_a_stop_is_raised_between_two_steps(tmp_path: Path) -> None:
+    with watchglass.Hook(tmp_path / "run", strict=True) as hook:
+        for name in ("jax", "optax"):
+            attach(hook.port, loop(name))
+
+        def stopping(steps: int) -> Trained:
+            found = apart(steps)
+            hook.port.changes.add(Commit(1, Stop("enough")))
+            return found
+
+        stopping(4)
+        with pytest.raises(TrainingStopped, match="enough"):
+            apart(4)
+    assert len(watchglass.open_run(tmp_path / "run").steps()) == 4
+
+
+def test_a_jitted_function_is_what_jax_makes_to_the_script(tmp_path: Path) -> None:
+    class Doubling:
+        factor = 2
+
+        def __init__(self, jitted: Any) -> None:
+            Doubling.times = jitted
+
+    def times(self: Any, value: Any) -> Any:
+        "Multiply."
+        return self.factor * value
+
+    with watchglass.Hook(tmp_path / "run", strict=True) as hook:
+        attach(hook.port, loop("jax"))
+        jitted = jax.jit(times, static_argnums=0)
+        assert (jitted.__name__, jitted.__doc__) == ("times", "Multiply.")
+        assert Doubling(jitted).times(jnp.ones(2)).tolist() == [2, 2]  # type: ignore[attr-defined]  # it is set
+        assert isinstance(jitted, jax.stages.Wrapped)
+        assert type(copy.copy(jitted)).__name__ == "PjitFunction"  # and so is what is pickled
+        with pytest.raises(InvalidValueError, match=r"watchglass\.jax\.jit"):
+            attach(hook.port, loop("jax"), before)
+
+
+before = jax.jit(lambda value: value)

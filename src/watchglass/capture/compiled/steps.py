@@ -56,8 +56,12 @@ class CompiledSteps(PhaseSource):
         if self._phases is not None:
             self._phases.begin(DATA)
 
-    def begin(self, mode: Mode = Mode.TRAIN) -> OpenStep | None:
+    def begin(self, mode: Mode = Mode.TRAIN, *, collects: bool = True) -> OpenStep | None:
         """A call begins; returns its step if values of it are to be collected, else None.
+
+        Args:
+            mode: Its mode.
+            collects: False if there are no values of it: a call may make several steps, of which it has those of one.
 
         Raises:
             TrainingStopped: A stop was requested, and a TRAIN step would begin.
@@ -65,13 +69,14 @@ class CompiledSteps(PhaseSource):
         port, before_ns = self._port, self._began_ns
         now_ns = self._began_ns = port.clock.now_ns() if self._phases is None else self._phases.begin(COMPUTE)
         if self._steady:
-            due = port.clock.next_train_step >= self._next_due or self.first_bad.alarmed
+            due = collects and (port.clock.next_train_step >= self._next_due or self.first_bad.alarmed)
             if mode is Mode.TRAIN and not due and not port.changes.pending:
                 return None
             self.leave()
         if before_ns and mode is Mode.TRAIN:
             self._lasted(now_ns - before_ns)
         step = self._open = port.begin(mode)
+        step.due = step.due and collects
         self._captured = self.first_bad.collects(step) or step.due
         return step if self._captured else None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator
 import types
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -54,7 +55,7 @@ class Jitted:
         return repr(self.watched.plain)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return self.watched.plain.__reduce_ex__(protocol)
+        return operator.getitem, ((self.watched.plain,), 0)  # what JAX made, alone
 
 
 class Watched:

@@ -19,7 +19,7 @@ from watchglass.capture.port import Port
 from watchglass.records import facts
 
 #: What a function does, found as it is traced.
-GRADIENT, UPDATE, LOSS, MODULE = "gradient", "update", "loss", "module"
+GRADIENT, OPTIMIZER, UPDATE, LOSS, MODULE = "gradient", "optimizer", "update", "loss", "module"
 
 
 #: Numbers that an optimizer holds.
@@ -165,12 +165,13 @@ class Tracing:
             updates: The gradients.
             variables: What it holds now, each with its name and the path of its parameter.
         """
+        collects = self.sees(OPTIMIZER)
         if self._differentiating:
             return
         rows = named_leaves(updates)
         number = self.models.number_of(rows)
         self._of_models[number] = self._of_models.get(number) or optimizer
-        if self.collects:
+        if collects:
             for name, path, value in variables:
                 parameter = self.models.parameter(number, path, value) if path else None
                 place = NOWHERE if parameter is None else parameter.place

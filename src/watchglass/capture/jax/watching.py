@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
+import numpy as np
 
 from watchglass.capture.arrays import DeferredNumbers
 from watchglass.capture.compiled.collecting import Collected, ValuePart, Values
@@ -23,7 +24,7 @@ from watchglass.capture.frameworks import FRAMEWORKS, member
 from watchglass.capture.jax.graph import Program
 from watchglass.capture.jax.jitted import Watched
 from watchglass.capture.jax.results import follows_from
-from watchglass.capture.jax.tracing import GRADIENT, LOSS, MODULE, TRACING, UPDATE, traced
+from watchglass.capture.jax.tracing import GRADIENT, LOSS, MODULE, OPTIMIZER, TRACING, UPDATE, traced
 from watchglass.capture.jax.trees import dotted, getter, named_leaves
 from watchglass.capture.port import Port
 from watchglass.record import OpenStep
@@ -48,12 +49,14 @@ class About:
         loss: Takes the loss out of its result; None if it is not there.
         numbers: Take other numbers out of its result, by name.
         model: The model that it trains or evaluates.
+        steps: The number of its steps in a call, if it loops over them and returns the loss of each.
     """
 
     does: frozenset[str] = frozenset()
     loss: Callable[[Any], Any] | None = None
     numbers: Getters = field(default_factory=dict)
     model: int = 0
+    steps: int = 1
 
     @property
     def mode(self) -> Mode:
@@ -75,6 +78,7 @@ class Function:
         self.about: dict[Any, About] = {}
         #: What the latest trace of its twin has shown, if it was not known to JAX already.
         self.latest: Outcome | None = None
+        self.has_effects = False  #: Whether it does more than to return a result.
         try:
             held: Callable[[], Any] = weakref.ref(fun)
         except TypeError:
@@ -87,6 +91,7 @@ class Function:
 
     def complete(self, jaxpr: Any) -> Outcome | None:
         """The trace is over, and gave this jaxpr; returns :attr:`latest`."""
+        self.has_effects = bool(jaxpr.effects)
         if self.latest is not None:
             self.latest = self.latest.completed(jaxpr)
         return self.latest
@@ -134,6 +139,9 @@ class Watching:
         self._arrays = member(FRAMEWORKS["jax"].arrays)
         self._part: PartialStep | None = None
         self._number = 0  # of the TRAIN step that began last
+        # Of several steps in a call: the first, and the number of the last one that is due.
+        self._first: OpenStep | None = None
+        self._due_at = -1
         # Whether updates come in calls of their own: None before it shows.
         self._apart: bool | None = None
         #: Programs of twins that were traced since the last step, what they return, and numbers of models.
@@ -143,6 +151,7 @@ class Watching:
         guarded = port.guarded
         self._known, self._begins, self._ends = guarded(self._about), guarded(self._begin), guarded(self._end)
         self._updates = guarded(self._update)
+        self._begins_several, self._ends_several = guarded(self._begin_several), guarded(self._end_several)
         port.on_settle.append(self._close_part)
 
     def call(self, watched: Watched, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -156,6 +165,8 @@ class Watching:
         if about is None or not about.does:
             return self._run(watched.plain, args, kwargs)
         twin: Twin = watched.known[2]
+        if about.steps > 1:
+            return self._several(about, watched, args, kwargs)
         step = self._begins(about, twin, args, kwargs)
         try:
             if step is None:
@@ -168,14 +179,49 @@ class Watching:
         self._ends(about, step, result, values)
         return result
 
+    def _several(self, about: About, watched: Watched, args: Any, kwargs: Any) -> Any:
+        """A call that makes several steps: the last one that is due gets the tensors of the last one."""
+        twin: Twin = watched.known[2]
+        wanted = self._begins_several(about, twin, args, kwargs)
+        try:
+            if wanted:
+                result, values = self._collected(watched, twin, args, kwargs)
+            else:
+                result, values = self._run(watched.plain, args, kwargs), Values()
+        except BaseException:
+            self.steps.fail()
+            raise
+        self._ends_several(about, result, values)
+        return result
+
+    def _begin_several(self, about: About, twin: Twin, args: Any, kwargs: Any) -> bool:
+        """The first of several steps begins; returns whether something of any is due."""
+        self._close_part()
+        self._number = first = self.port.clock.next_train_step
+        next_due, self._due_at, found = self.port.plan.next_due, -1, first - 1
+        while (found := next_due(found + 1, about.model)) < first + about.steps:
+            self._due_at = found
+        self._first = self.steps.begin(Mode.TRAIN, collects=self._due_at == first)
+        return self._due_at >= 0 and twin.ready(*args, **kwargs)
+
+    def _end_several(self, about: About, result: Any, values: Values) -> None:
+        losses = self._collected_loss(values) if about.loss is None else about.loss(result)
+        first, step = self._number, self._first
+        for number in range(first, first + about.steps):
+            self._number = number
+            if number > first:
+                step = self.steps.begin(Mode.TRAIN, collects=bool(values) and number == self._due_at)
+            loss = None if losses is None else DeferredNumbers(functools.partial(_number_at, losses, number - first))
+            self._finish(about, step, loss, values, None)
+
     def _collected(self, watched: Watched, twin: Twin, args: Any, kwargs: Any) -> tuple[Any, Values]:
         """The result of a function and its values, by its twin if that has the same result, bit for bit.
 
         A compiler may fuse operations in another way where more of their results are wanted, and then rounds otherwise.
         So both run at the first captured steps, and always if the results differ once. The first of these shows little:
-        what an optimizer holds is zero.
+        what an optimizer holds is zero. A function with effects, such as a print, runs once.
         """
-        if watched.same_results > _COMPARED:
+        if watched.same_results > _COMPARED or watched.known[1].has_effects:
             return self._run(twin, args, kwargs)  # type: ignore[no-any-return]  # a twin returns these
         given = (args, kwargs) if watched.donates is None else jax.tree_util.tree_map(_copied, (args, kwargs))
         other, values = self._run(twin, *given)
@@ -299,18 +345,20 @@ class Watching:
         if twin.ready(*args, **kwargs) and function.latest is not None:
             about = function.latest.about
             if GRADIENT not in seen or GRADIENT in about.does:
-                return about
+                return replace(about, does=about.does | _whole(seen))
             self._report_hidden(watched.name)
-        return replace(Outcome.of(found.out_info, {}, {}).completed(None).about, does=frozenset(seen))
+            return NO_STEP
+        about = Outcome.of(found.out_info, {}, {}).completed(None).about
+        return replace(about, does=frozenset(seen) | _whole(seen))
 
     def _report_hidden(self, name: str) -> None:
         reason = (
-            "its gradient is computed inside a loop, a condition or a mapping of JAX that values cannot leave, such as "
-            "while_loop, fori_loop, cond, pmap or shard_map: each call counts as one step, without tensors"
+            f"{name} computes its gradient inside a loop, a condition or a mapping of JAX that values cannot leave "
+            "(while_loop, fori_loop, cond, pmap, shard_map); jit a function that makes one step, or loop by "
+            "jax.lax.scan"
         )
-        cure = "jit a function that makes one step, or loop by jax.lax.scan"
-        _log.warning("watchglass: %s: %s; %s", name, reason, cure)
-        self.port.records.current().add_fact(facts.NotCapturable((name,)), f"{reason}; {cure}")
+        _log.warning("watchglass: steps are not recorded: %s", reason)
+        self.port.add_fact(facts.HiddenSteps((name,)), reason)
 
     def _begin(self, about: About, twin: Twin | None, args: Any, kwargs: Any) -> OpenStep | None:
         """Returns the step whose values are collected in the call; None if none are."""
@@ -396,7 +444,9 @@ class Watching:
         return next((value for part in parts for key, value in values.items() if known[key].part is part), None)
 
     def _finish(self, about: About, step: OpenStep | None, loss: Any, values: Values, result: Any) -> None:
-        numbers = {} if loss is None else {"loss": DeferredNumbers(functools.partial(float, loss))}
+        if loss is not None and not isinstance(loss, DeferredNumbers):
+            loss = DeferredNumbers(functools.partial(float, loss))
+        numbers = {} if loss is None else {"loss": loss}
         if about.mode is Mode.EVAL and result is not None:
             numbers |= {name: take(result) for name, take in about.numbers.items()}
         train = about.mode is Mode.TRAIN
@@ -425,6 +475,12 @@ class Watching:
             records.add_fact(optimizer.fact(TRACING.models.about(model)), "optax")
 
 
+def _whole(seen: set[str]) -> frozenset[str]:
+    """An update that does not show among the values, because it is made in a condition or by hand."""
+    made = GRADIENT in seen and seen & {UPDATE, OPTIMIZER}
+    return frozenset((UPDATE,)) if made else frozenset()
+
+
 def equal(one: Any, other: Any) -> bool:
     """Whether two trees have the same numbers in the same places; waits for them."""
     pairs = list(zip(jax.tree_util.tree_leaves(one), jax.tree_util.tree_leaves(other), strict=True))
@@ -435,6 +491,10 @@ def equal(one: Any, other: Any) -> bool:
             for first, second in arrays
             if jax.numpy.issubdtype(first.dtype, jax.numpy.number)
         )
+
+
+def _number_at(array: Any, index: int) -> float:
+    return float(np.asarray(array).reshape(-1)[index])
 
 
 def _copied(leaf: Any) -> Any:
@@ -479,7 +539,9 @@ class Outcome:
         at = next((index for index, (_, leaf) in enumerate(leaves) if any(leaf is loss for loss in losses)), None)
         means = [index for index, key in enumerate(sorted(values)) if parts[key] is ValuePart.METRIC]
         mean = len(leaves) + means[0] if means and GRADIENT not in does else None
-        about = About(does, None if at is None else getter(out, at), model=min(models, default=0))
+        steps = [loss.shape[0] for loss in losses if UPDATE in does and loss.ndim == 1]
+        loss = None if at is None else getter(out, at)
+        about = About(does, loss, model=min(models, default=0), steps=max(steps, default=1))
         return cls(out, about, scalars, mean)
 
     def completed(self, jaxpr: Any) -> Outcome:
