@@ -65,6 +65,7 @@ class Column:
 
 COLUMNS = {
     "PyTorch": Column("torch", "adapter_cases:PyTorchCase", ("torch", "xgboost")),
+    "TensorFlow": Column("tensorflow", "tensorflow_training:TensorFlowCase", ("tensorflow",)),
     "XGBoost": Column("xgboost", "adapter_cases:XGBoostCase", ("torch", "xgboost")),
 }
 

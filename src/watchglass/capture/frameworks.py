@@ -107,6 +107,7 @@ FRAMEWORKS = {
         arrays=f"{_TENSORFLOW}:TensorFlowArrays",
         modules=f"{_TENSORFLOW}:TensorFlowModules",
         discovers=True,
+        meaningless=_OF_FUNCTIONS,
     ),
     "jax": Entry(
         loop=f"{_JAX}:JaxLoop",
@@ -126,6 +127,7 @@ FRAMEWORKS = {
         modules="watchglass.capture.keras:KerasModules",
         over=("torch", "tensorflow"),
         discovers=True,
+        meaningless=_OF_FUNCTIONS,
     ),
     "xgboost": Entry(
         loop="watchglass.capture.xgboost:XGBoostLoop",

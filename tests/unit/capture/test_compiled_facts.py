@@ -408,3 +408,21 @@ def test_a_number_of_the_loop_counts_more_than_one_of_collected_values(tmp_path:
                 add(ValuePart.PREDICTIONS, np.eye(2, dtype=np.float32)[[0, 1, 1, 1]], "prediction", call=call)
                 add(ValuePart.LABELS, np.array([0, 1, 0, 1]), "label", call=call)
     assert list(watchglass.open_run(tmp_path / "run").scalars("accuracy")[1]) == [0.75, 0.125]
+
+
+def test_an_update_without_an_optimizer_is_sampled_too(tmp_path: Path) -> None:
+    loop = Loop(tmp_path / "run")
+    weights = np.ones((3, 4), np.float32)
+    with loop.hook:
+        for _ in range(2):
+            gradient = np.full_like(weights, 0.5)
+            with loop.step(1.0) as add:
+                for part, value in (
+                    (ValuePart.BEFORE, weights), (ValuePart.GRADIENT, gradient), (ValuePart.AFTER, weights - gradient),
+                ):  # fmt: skip
+                    add(part, value, WEIGHT.name, DENSE, parameter=WEIGHT)
+            weights = weights - gradient
+    (fact,) = watchglass.open_run(tmp_path / "run").facts("update_sample")
+    assert fact.data["optimizer"] == "ScriptOptimizer"
+    assert fact.data["cosine_gradient"] == [-1.0]
+    assert fact.data["groups"] == [{"decoupled": False, "maximize": False}]

@@ -18,6 +18,9 @@ from watchglass.capture.facts.update_samples import ELEMENTS, SampledParameter, 
 from watchglass.record import CapturedRecords, DeferredFact, OpenStep
 from watchglass.records import Role, facts
 
+#: Lines of the script that update by themselves, as far as that is known.
+SCRIPT = Updater("ScriptOptimizer")
+
 
 class UpdateFacts:
     """Makes the facts ``update_sample``, ``initialization`` and ``loss_scale``. For the training thread.
@@ -57,7 +60,8 @@ class UpdateFacts:
                 if part is ValuePart.SCALE and "loss_scale" in kinds:
                     later = DeferredFact(facts.LossScale, functools.partial(self._rescaled, _elements(value)))
                     step.records.add_fact(later, self._source)
-        if updater is not None and "update_sample" in kinds:
+        if "update_sample" in kinds and _of(found, ValuePart.AFTER, model):
+            updater = updater or SCRIPT
             sampled = self._samples.setdefault(model, UpdateSamples(updater.type, step.mode_step))
             if sampled.due(step.mode_step):
                 self._add_sample(step, found, model, updater, sampled)
