@@ -1,4 +1,4 @@
-"""Keras on tensorflow."""
+"""Keras on TensorFlow."""
 
 from __future__ import annotations
 

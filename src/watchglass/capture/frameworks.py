@@ -125,7 +125,7 @@ FRAMEWORKS = {
     "keras": Entry(
         loop="watchglass.capture.keras:KerasLoop",
         modules="watchglass.capture.keras:KerasModules",
-        over=("torch", "tensorflow"),
+        over=("torch", "tensorflow", "jax"),
         discovers=True,
         meaningless=_OF_FUNCTIONS,
     ),

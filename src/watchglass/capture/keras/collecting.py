@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import keras
@@ -218,12 +218,13 @@ class StepValues:
         self, optimizer: Any, original: Callable[..., Any], optimizer_variables: Any, grads: Any,
         trainable_variables: Any,
     ) -> Any:  # fmt: skip
-        places: list[tuple[Any, ParameterPlace]] = []
+        updated: list[tuple[Any, ParameterPlace]] = []
 
         def before() -> None:
-            for value, gradient in zip(trainable_variables, grads, strict=True):
-                place = self._place_of(self._given.get(id(value)))
-                self._take_before(place, value, gradient, optimizer, places, value, optimizer_variables)
+            with _holding(optimizer, optimizer_variables):
+                for value, gradient in zip(trainable_variables, grads, strict=True):
+                    place = self._place_of(self._given.get(id(value)))
+                    self._take_before(place, value, gradient, optimizer, updated, value)
 
         self._shielded(before)()
         with self._inside_update():
@@ -231,7 +232,8 @@ class StepValues:
 
         def after() -> None:
             new = {id(old): value for old, value in zip(trainable_variables, result[0], strict=True)}
-            self._take_after([(place, new[id(old)]) for old, place in places], optimizer, result[1])
+            with _holding(optimizer, result[1]):
+                self._take_after([(place, new[id(old)]) for old, place in updated], optimizer)
 
         self._shielded(after)()
         return result
@@ -249,83 +251,64 @@ class StepValues:
 
     def _take_before(
         self, place: ParameterPlace | None, value: Any, gradient: Any, optimizer: Any,
-        updated: list[tuple[Any, ParameterPlace]], variable: Any, state: Any = None,
+        updated: list[tuple[Any, ParameterPlace]], variable: Any,
     ) -> None:  # fmt: skip
         if place is None or gradient is None:
             return
+        now = self._backend.value_now
+        scale = getattr(optimizer, "dynamic_scale", None)
         if not updated:
-            self._take_rates(optimizer, state)
+            self._add(ValuePart.RATE, "learning_rate", now(optimizer.learning_rate))
+            if scale is not None:
+                self._add(ValuePart.SCALE, "loss_scale", now(scale))
         updated.append((variable, place))
         self._add(ValuePart.BEFORE, place.name, value, place.place, parameter=place)
-        scale = _scale(optimizer, state)
+        scale = optimizer.loss_scale_factor if scale is None else now(scale)
         gradient = gradient if scale is None else keras.ops.cast(gradient, "float32") / scale
-        collected, steps = (
-            self._state_of(optimizer, state, "gradient_accumulator").get(place.name),
-            _accumulates(optimizer),
-        )
+        collected = self._state_of(optimizer, "gradient_accumulator").get(place.name)
         if collected is not None:
-            gradient = (gradient + collected) / steps
+            gradient = (gradient + collected) / _innermost(optimizer).gradient_accumulation_steps
         self._add(ValuePart.GRADIENT, place.name, gradient, place.place, parameter=place)
 
-    def _take_rates(self, optimizer: Any, state: Any) -> None:
-        rate = None if state is None else _in_state(optimizer, state, optimizer.learning_rate)
-        if state is None:
-            rate = self._backend.value_now(optimizer.learning_rate)
-        if rate is not None:
-            self._add(ValuePart.RATE, "learning_rate", rate)
-        if getattr(optimizer, "dynamic_scale", None) is not None:
-            self._add(ValuePart.SCALE, "loss_scale", self._backend.value_now(_scale(optimizer, state)))
-
-    def _take_after(self, updated: list[tuple[ParameterPlace, Any]], optimizer: Any, state: Any = None) -> None:
+    def _take_after(self, updated: list[tuple[ParameterPlace, Any]], optimizer: Any) -> None:
         for place, value in updated:
             self._add(ValuePart.AFTER, place.name, value, place.place, parameter=place)
         places = {place.name: place for place, _ in updated}
         for kind in ("momentum", "velocity", "velocity_hat", "average", "accumulator"):
-            for name, value in self._state_of(optimizer, state, kind).items():
+            for name, value in self._state_of(optimizer, kind).items():
                 if name in places:
                     self._add(ValuePart.STATE, f"{name}.{kind}", value, places[name].place)
                     if kind == "velocity":
                         self._add(ValuePart.MOMENT, name, value, places[name].place, parameter=places[name])
-        inner = getattr(optimizer, "inner_optimizer", optimizer)
+        inner = _innermost(optimizer)
         if isinstance(inner, _CORRECTED):
-            count = (
-                _in_state(optimizer, state, inner.iterations)
-                if state is not None
-                else self._backend.value_now(inner.iterations)
-            )
-            self._add(ValuePart.UPDATES, "updates", count)
+            self._add(ValuePart.UPDATES, "updates", self._backend.value_now(inner.iterations))
 
-    def _state_of(self, optimizer: Any, state: Any, kind: str) -> dict[str, Any]:
+    def _state_of(self, optimizer: Any, kind: str) -> dict[str, Any]:
         """Variables of a kind that an optimizer has for each parameter, by the parameter's name."""
-        found: dict[str, Any] = {}
-        values = state or [None] * len(optimizer.variables)
-        for variable, value in zip(optimizer.variables, values, strict=True):
-            name = self._owners.get(variable.name.removesuffix(f"_{kind}"))
-            if name is not None and variable.name.endswith(f"_{kind}"):
-                found[name] = self._backend.value_now(variable) if state is None else value
-        return found
+        owned = ((self._owners.get(each.name.removesuffix(f"_{kind}")), each) for each in optimizer.variables)
+        return {
+            name: self._backend.value_now(variable)
+            for name, variable in owned
+            if name is not None and variable.name.endswith(f"_{kind}")
+        }
 
 
 #: Optimizers that correct moments for their start.
 _CORRECTED = (keras.optimizers.Adam, keras.optimizers.Nadam, keras.optimizers.Lamb)
 
 
-def _accumulates(optimizer: Any) -> int:
-    return getattr(optimizer, "inner_optimizer", optimizer).gradient_accumulation_steps or 1
+def _innermost(optimizer: Any) -> Any:
+    """The optimizer inside one that scales losses; else itself."""
+    return getattr(optimizer, "inner_optimizer", optimizer)
 
 
-def _in_state(optimizer: Any, state: Any, variable: Any) -> Any:
-    """The value of a variable of an optimizer in its state; None for what is none."""
-    pairs = zip(optimizer.variables, state, strict=True)
-    return next((value for each, value in pairs if each is variable), None)
-
-
-def _scale(optimizer: Any, state: Any) -> Any:
-    """What the gradients that an optimizer gets are multiplied by; None for nothing."""
-    dynamic = getattr(optimizer, "dynamic_scale", None)
-    if dynamic is None:
-        return optimizer.loss_scale_factor
-    return dynamic if state is None else _in_state(optimizer, state, dynamic)
+def _holding(optimizer: Any, values: Any) -> AbstractContextManager[Any]:
+    """Inside, the variables of an optimizer have these values."""
+    found: AbstractContextManager[Any] = keras.StatelessScope(
+        state_mapping=list(zip(optimizer.variables, values, strict=True))
+    )
+    return found
 
 
 def _bound(function: Callable[..., None], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
