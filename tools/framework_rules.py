@@ -66,6 +66,7 @@ class Column:
 COLUMNS = {
     "PyTorch": Column("torch", "adapter_cases:PyTorchCase", ("torch", "xgboost")),
     "TensorFlow": Column("tensorflow", "tensorflow_training:TensorFlowCase", ("tensorflow",)),
+    "JAX": Column("jax", "conformance.test_jax_adapter:JaxCase", ("jax", "optax"), {"JAX_PLATFORMS": "cpu"}),
     "XGBoost": Column("xgboost", "adapter_cases:XGBoostCase", ("torch", "xgboost")),
 }
 

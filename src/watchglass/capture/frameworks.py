@@ -42,16 +42,15 @@ class Entry(NamedTuple):
 
 
 #: Kinds of facts without a meaning where a step is a function, and its gradients are values that it returns.
-_OF_FUNCTIONS = {
-    "leftover_gradients": "gradients are values, and none is left over",
-    "calls": "no call of the script computes or applies gradients by itself",
-    "unheld_parameters": "gradients exist for what is asked for alone",
-    "training_flags": "whether a model is trained is an argument, and no state of modules",
-    "allocator": "the framework reserves memory, and says nothing of what is free of it",
-    "tensor_reads": "reads inside a compiled step do not exist",
-    "rank_gradients": "a compiled step averages gradients itself",
-}
-
+_OF_FUNCTIONS = dict[str, str](
+    leftover_gradients="gradients are values, and none is left over",
+    calls="no call of the script computes or applies gradients by itself",
+    unheld_parameters="gradients exist for what is asked for alone",
+    training_flags="whether a model is trained is an argument, and no state of modules",
+    allocator="the framework reserves memory, and says nothing of what is free of it",
+    tensor_reads="reads inside a compiled step do not exist",
+    rank_gradients="a compiled step averages gradients itself",
+)
 #: The same of trees.
 _OF_TREES = dict.fromkeys(
     (

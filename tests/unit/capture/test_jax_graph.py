@@ -24,7 +24,7 @@ import optax  # noqa: E402
 from flax import linen  # noqa: E402
 
 from watchglass.capture.compiled.collecting import Collected, ObservedLoss, ValuePart  # noqa: E402
-from watchglass.capture.jax.graph import JaxGraph, Program  # noqa: E402
+from watchglass.capture.jax.graph import JaxGraph, JaxProgram  # noqa: E402
 
 
 def _graph(loss: Callable[..., Any], parameters: Any, *data: Any) -> JaxGraph:
@@ -41,7 +41,7 @@ def _graph(loss: Callable[..., Any], parameters: Any, *data: Any) -> JaxGraph:
         return after, {"loss/loss": value, **{f"before/{name}": each for name, each in before}}
 
     traced = jax.jit(step).trace(parameters, *data)
-    program = Program(traced.jaxpr, traced.out_info, known)
+    program = JaxProgram(traced.jaxpr, traced.out_info, known)
     assert sorted(program.parameters) == sorted(names)
     return program.graph()
 
@@ -230,4 +230,4 @@ def test_what_made_the_predictions_is_known(
 
     known["before/b"] = Collected(ValuePart.BEFORE, "b")
     traced = jax.jit(step).trace({"w": jnp.ones((4, 3)), "b": jnp.zeros(3)}, jnp.ones((5, 4)))
-    assert Program(traced.jaxpr, traced.out_info, known).made_by == {1: made}
+    assert JaxProgram(traced.jaxpr, traced.out_info, known).made_by == {1: made}

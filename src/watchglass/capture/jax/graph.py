@@ -54,7 +54,7 @@ _ARRANGING = ("reshape", "expand", "copy")
 _MOST_HOPS = 10
 
 
-class Constant:
+class JaxConstant:
     """A value that depends on no parameter.
 
     Args:
@@ -67,7 +67,7 @@ class Constant:
         self.value = value
 
 
-class Node:
+class JaxResult:
     """A result of an operation, or a parameter.
 
     Args:
@@ -81,8 +81,8 @@ class Node:
     __slots__ = ("operands", "operation", "parameter", "settings", "shape")
 
     def __init__(
-        self, operation: Operation, operands: Sequence[Node | Constant], shape: tuple[int, ...], parameter: str = "",
-        **settings: Any,
+        self, operation: Operation, operands: Sequence[JaxResult | JaxConstant], shape: tuple[int, ...],
+        parameter: str = "", **settings: Any,
     ) -> None:  # fmt: skip
         self.operation, self.operands, self.shape = operation, operands, shape
         self.parameter, self.settings = parameter, settings
@@ -93,17 +93,17 @@ class Node:
         return self.operation.word
 
     @property
-    def results(self) -> list[Node]:
+    def results(self) -> list[JaxResult]:
         """The operands that depend on parameters."""
-        return [each for each in self.operands if isinstance(each, Node)]
+        return [each for each in self.operands if isinstance(each, JaxResult)]
 
     @property
-    def first(self) -> Node:
+    def first(self) -> JaxResult:
         """The first of these."""
         return self.results[0]
 
 
-Value = Node | Constant
+Value = JaxResult | JaxConstant
 
 
 class JaxGraph(OperationGraph):
@@ -114,17 +114,17 @@ class JaxGraph(OperationGraph):
     """
 
     def __init__(self, loss: Value) -> None:
-        super().__init__(loss if isinstance(loss, Node) else None)
+        super().__init__(loss if isinstance(loss, JaxResult) else None)
 
-    def operands_of(self, node: Node) -> Sequence[tuple[Node | None, int]]:
+    def operands_of(self, node: JaxResult) -> Sequence[tuple[JaxResult | None, int]]:
         """What a node takes."""
-        return [(each if isinstance(each, Node) else None, 0) for each in node.operands]
+        return [(each if isinstance(each, JaxResult) else None, 0) for each in node.operands]
 
-    def operation_of(self, node: Node) -> Operation:
+    def operation_of(self, node: JaxResult) -> Operation:
         """The operation of a node."""
         return node.operation
 
-    def parameter_of(self, node: Node) -> tuple[str, bool]:
+    def parameter_of(self, node: JaxResult) -> tuple[str, bool]:
         """The name of a parameter."""
         return node.parameter, True
 
@@ -137,7 +137,7 @@ class JaxGraph(OperationGraph):
         return self.nodes[index].settings.get(name)
 
 
-class Program:
+class JaxProgram:
     """The program of the twin of a step.
 
     Args:
@@ -162,20 +162,20 @@ class Program:
                 places[at] = known[key]
             at += len(jax.tree_util.tree_leaves(values[key]))
         whole = jaxpr.jaxpr
-        consts: list[Value] = [Constant() for _ in jaxpr.consts]
-        given: list[Value] = [Node(PARAMETER, (), tuple(each.aval.shape)) for each in whole.invars]
+        consts: list[Value] = [JaxConstant() for _ in jaxpr.consts]
+        given: list[Value] = [JaxResult(PARAMETER, (), tuple(each.aval.shape)) for each in whole.invars]
         once = _Reader().results(whole, consts, given)
         # Parameters are returned as they were given.
         names = {id(once[at]): what.name for at, what in places.items() if what.part is ValuePart.BEFORE}
         # Once more: operations on data alone have no part in the graph.
         leaves: list[Value] = [
-            Node(PARAMETER, (), tuple(each.aval.shape), names[id(node)]) if id(node) in names else Constant()
+            JaxResult(PARAMETER, (), tuple(each.aval.shape), names[id(node)]) if id(node) in names else JaxConstant()
             for each, node in zip(whole.invars, given, strict=True)
         ]
         results = _Reader().results(whole, consts, leaves)
         self.parameters = list(names.values())
         self._loss: Value = next(
-            (results[at] for at, what in places.items() if what.part is ValuePart.LOSS), Constant()
+            (results[at] for at, what in places.items() if what.part is ValuePart.LOSS), JaxConstant()
         )
         self.made_by = {
             what.call.number: _made_by(results[at])
@@ -193,7 +193,7 @@ _LIMITING = ("softmax", "log_softmax", "sigmoid", "hardsigmoid", "tanh", "relu",
 
 
 def _made_by(value: Value) -> tuple[str | None, int | None]:
-    while isinstance(value, Node):
+    while isinstance(value, JaxResult):
         if value.operation.kind == "matrix":
             return "weighted_sum", None
         if value.word in _LIMITING:
@@ -215,7 +215,7 @@ class _Reader:
         known: dict[Any, Value] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *given], strict=True))
 
         def value_of(variable: Any) -> Value:
-            return Constant(_number(variable.val)) if hasattr(variable, "val") else known[variable]
+            return JaxConstant(_number(variable.val)) if hasattr(variable, "val") else known[variable]
 
         for equation in jaxpr.eqns:
             taken = [value_of(each) for each in equation.invars]
@@ -225,11 +225,11 @@ class _Reader:
     def _made(self, equation: Any, taken: list[Value]) -> list[Value]:
         """The results of an operation."""
         name, outs = equation.primitive.name, equation.outvars
-        live = [each for each in taken if isinstance(each, Node)]
+        live = [each for each in taken if isinstance(each, JaxResult)]
         if not live:
             # A number stays one in another shape or type.
             first = taken[0] if taken and name in ("broadcast_in_dim", "convert_element_type", "reshape") else None
-            return [Constant(getattr(first, "value", None)) for _ in outs]
+            return [JaxConstant(getattr(first, "value", None)) for _ in outs]
         if name == "optimization_barrier":
             return taken
         shape = tuple(outs[0].aval.shape)
@@ -237,27 +237,27 @@ class _Reader:
             word = _FUNCTIONS.get(str(equation.params.get("name", "")).lstrip("_"))
             if word is not None and _is_float(outs[0]):
                 axes = (len(shape) - 1,) if word in ("softmax", "log_softmax") else None
-                return [Node(OPERATIONS[word], live[:1], shape, axes=axes), *(Constant() for _ in outs[1:])]
+                return [JaxResult(OPERATIONS[word], live[:1], shape, axes=axes), *(JaxConstant() for _ in outs[1:])]
             inner = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
             closed = getattr(inner, "jaxpr", inner)
-            return self.results(closed, [Constant() for _ in getattr(inner, "consts", ())], taken)
+            return self.results(closed, [JaxConstant() for _ in getattr(inner, "consts", ())], taken)
         if name == "stop_gradient" or not any(map(_is_float, outs)):
-            return [Constant() for _ in outs]
+            return [JaxConstant() for _ in outs]
         node = self._operation(name, equation.params, taken, live, shape)
-        return [node if _is_float(each) else Constant() for each in outs]
+        return [node if _is_float(each) else JaxConstant() for each in outs]
 
     def _operation(
-        self, name: str, params: Mapping[str, Any], taken: list[Value], live: list[Node], shape: tuple[int, ...]
-    ) -> Node:
+        self, name: str, params: Mapping[str, Any], taken: list[Value], live: list[JaxResult], shape: tuple[int, ...]
+    ) -> JaxResult:
         make = _MAKERS.get(name)
         if make is not None:
             return make(params, taken, shape)
         if name in _LOOPS and any(each.operation is PARAMETER for each in live):
-            return Node(OPERATIONS["recurrent"], taken, shape)
+            return JaxResult(OPERATIONS["recurrent"], taken, shape)
         word = _WORDS.get(name)
         if word is None:
-            return Node(Operation(name, "unknown"), taken, shape)
-        return Node(OPERATIONS[word], taken, shape, **_settings(name, word, params, taken))
+            return JaxResult(Operation(name, "unknown"), taken, shape)
+        return JaxResult(OPERATIONS[word], taken, shape, **_settings(name, word, params, taken))
 
 
 def _settings(name: str, word: str, params: Mapping[str, Any], taken: list[Value]) -> dict[str, Any]:
@@ -266,7 +266,7 @@ def _settings(name: str, word: str, params: Mapping[str, Any], taken: list[Value
     if word == "transpose":
         return {"order": tuple(params["permutation"])}
     if word == "pow":
-        exponent = taken[1].value if len(taken) > 1 and isinstance(taken[1], Constant) else None
+        exponent = taken[1].value if len(taken) > 1 and isinstance(taken[1], JaxConstant) else None
         return {"exponent": 2.0 if name == "square" else float(params["y"]) if "y" in params else exponent}
     if word == "clamp":
         low, _, high = taken
@@ -274,84 +274,84 @@ def _settings(name: str, word: str, params: Mapping[str, Any], taken: list[Value
     return {}
 
 
-def _bounded(params: Mapping[str, Any], taken: list[Value], shape: tuple[int, ...], side: str) -> Node:
+def _bounded(params: Mapping[str, Any], taken: list[Value], shape: tuple[int, ...], side: str) -> JaxResult:
     """A maximum (``side`` "min") or a minimum."""
-    live = [each for each in taken if isinstance(each, Node)]
-    limit = next((each.value for each in taken if isinstance(each, Constant)), None)
+    live = [each for each in taken if isinstance(each, JaxResult)]
+    limit = next((each.value for each in taken if isinstance(each, JaxConstant)), None)
     if limit is None:
-        return Node(OPERATIONS["maximum" if side == "min" else "minimum"], taken, shape)
+        return JaxResult(OPERATIONS["maximum" if side == "min" else "minimum"], taken, shape)
     if side == "min" and limit == 0:
-        return Node(OPERATIONS["relu"], live, shape)
+        return JaxResult(OPERATIONS["relu"], live, shape)
     below, limits = live[0], dict[str, Any]({side: limit})
     if below.word == "clamp":
         below, limits = below.first, {**below.settings, **limits}
-    return Node(OPERATIONS["clamp"], [below], shape, **limits)
+    return JaxResult(OPERATIONS["clamp"], [below], shape, **limits)
 
 
-def _broadcast(params: Mapping[str, Any], taken: list[Value], shape: tuple[int, ...]) -> Node:
-    node = next(each for each in taken if isinstance(each, Node))
+def _broadcast(params: Mapping[str, Any], taken: list[Value], shape: tuple[int, ...]) -> JaxResult:
+    node = next(each for each in taken if isinstance(each, JaxResult))
     same = math.prod(node.shape) == math.prod(shape)
-    return Node(OPERATIONS["reshape" if same else "expand"], taken, shape)
+    return JaxResult(OPERATIONS["reshape" if same else "expand"], taken, shape)
 
 
-def _dot(params: Mapping[str, Any], taken: list[Value], shape: tuple[int, ...]) -> Node:
-    fixed = [each for each in taken if isinstance(each, Node) and _past(each, _ARRANGING).operation is PARAMETER]
+def _dot(params: Mapping[str, Any], taken: list[Value], shape: tuple[int, ...]) -> JaxResult:
+    fixed = [each for each in taken if isinstance(each, JaxResult) and _past(each, _ARRANGING).operation is PARAMETER]
     (contracted, _), (batched, _) = params["dimension_numbers"]
     layer = bool(fixed) and not batched and len(contracted) > 0
-    return Node(OPERATIONS["linear" if layer else "bmm"], taken, shape)
+    return JaxResult(OPERATIONS["linear" if layer else "bmm"], taken, shape)
 
 
-def _convolution(params: Mapping[str, Any], taken: list[Value], shape: tuple[int, ...]) -> Node:
+def _convolution(params: Mapping[str, Any], taken: list[Value], shape: tuple[int, ...]) -> JaxResult:
     numbers = params["dimension_numbers"]
     kernel = taken[1]
-    if isinstance(kernel, Node):
+    if isinstance(kernel, JaxResult):
         leaf = _past(kernel, ("copy",))
         if leaf.operation is PARAMETER and len(leaf.shape) == len(numbers.rhs_spec):
             leaf.shape = tuple(kernel.shape[at] for at in numbers.rhs_spec)
-    return Node(OPERATIONS["convolution"], taken, tuple(shape[at] for at in numbers.out_spec))
+    return JaxResult(OPERATIONS["convolution"], taken, tuple(shape[at] for at in numbers.out_spec))
 
 
-def _gather(params: Mapping[str, Any], taken: list[Value], shape: tuple[int, ...]) -> Node:
+def _gather(params: Mapping[str, Any], taken: list[Value], shape: tuple[int, ...]) -> JaxResult:
     table = taken[0]
-    is_table = isinstance(table, Node) and _past(table, ("copy",)).operation is PARAMETER and len(table.shape) == 2
-    return Node(OPERATIONS["embedding" if is_table else "gather"], taken[:2], shape)
+    is_table = isinstance(table, JaxResult) and _past(table, ("copy",)).operation is PARAMETER and len(table.shape) == 2
+    return JaxResult(OPERATIONS["embedding" if is_table else "gather"], taken[:2], shape)
 
 
-def _select(params: Mapping[str, Any], taken: list[Value], shape: tuple[int, ...]) -> Node:
-    chosen = [each for each in taken[1:] if isinstance(each, Node)]
-    others = [each for each in taken[1:] if isinstance(each, Constant)]
+def _select(params: Mapping[str, Any], taken: list[Value], shape: tuple[int, ...]) -> JaxResult:
+    chosen = [each for each in taken[1:] if isinstance(each, JaxResult)]
+    others = [each for each in taken[1:] if isinstance(each, JaxConstant)]
     if len(chosen) == 1 and others:
         scaled = chosen[0].word in ("div", "mul") and len(chosen[0].results) == 1 and others[0].value == 0
-        return Node(OPERATIONS["dropout" if scaled else "masked_fill"], chosen, shape)
-    return Node(OPERATIONS["where"], taken[1:], shape)
+        return JaxResult(OPERATIONS["dropout" if scaled else "masked_fill"], chosen, shape)
+    return JaxResult(OPERATIONS["where"], taken[1:], shape)
 
 
-def _add(params: Mapping[str, Any], taken: list[Value], shape: tuple[int, ...]) -> Node:
-    live = [each for each in taken if isinstance(each, Node)]
+def _add(params: Mapping[str, Any], taken: list[Value], shape: tuple[int, ...]) -> JaxResult:
+    live = [each for each in taken if isinstance(each, JaxResult)]
     if len(live) == 1 and (of := _sum_of_exponentials(live[0])) is not None:
         given, axes = of
-        return Node(OPERATIONS["logsumexp"], [given], shape, axes=axes)
-    return Node(OPERATIONS["add"], taken, shape)
+        return JaxResult(OPERATIONS["logsumexp"], [given], shape, axes=axes)
+    return JaxResult(OPERATIONS["add"], taken, shape)
 
 
-def _sub(params: Mapping[str, Any], taken: list[Value], shape: tuple[int, ...]) -> Node:
+def _sub(params: Mapping[str, Any], taken: list[Value], shape: tuple[int, ...]) -> JaxResult:
     first, second = taken
-    if isinstance(first, Node) and isinstance(second, Node):
+    if isinstance(first, JaxResult) and isinstance(second, JaxResult):
         below = _past(second, _ARRANGING)
         of = _sum_of_exponentials(below)
         if of is not None and of[0] is _unshifted(first):
-            return Node(OPERATIONS["log_softmax"], [of[0]], shape, axes=of[1])
+            return JaxResult(OPERATIONS["log_softmax"], [of[0]], shape, axes=of[1])
         logits = first.results[0] if first.word == "logsumexp" else None
         picked = _past(second, (*_ARRANGING, "gather", "slice", "masked_fill"), logits)
         if logits is not None and picked is logits and second is not logits:
             # The likelihood of one class for each row.
-            shares = Node(OPERATIONS["log_softmax"], [logits], logits.shape, axes=first.settings["axes"])
-            return Node(OPERATIONS["nll_loss"], [shares], shape, reduction="none")
-    zero = isinstance(second, Constant) and second.value == 0
-    return Node(OPERATIONS["copy" if zero else "sub"], taken, shape)
+            shares = JaxResult(OPERATIONS["log_softmax"], [logits], logits.shape, axes=first.settings["axes"])
+            return JaxResult(OPERATIONS["nll_loss"], [shares], shape, reduction="none")
+    zero = isinstance(second, JaxConstant) and second.value == 0
+    return JaxResult(OPERATIONS["copy" if zero else "sub"], taken, shape)
 
 
-def _sum_of_exponentials(node: Node) -> tuple[Node, Any] | None:
+def _sum_of_exponentials(node: JaxResult) -> tuple[JaxResult, Any] | None:
     """What a node is the logarithm of the sum of the exponentials of, and the axes; None for others."""
     if node.word != "log":
         return None
@@ -361,43 +361,45 @@ def _sum_of_exponentials(node: Node) -> tuple[Node, Any] | None:
     return _unshifted(summed.first.first), summed.settings["axes"]
 
 
-def _unshifted(node: Node) -> Node:
+def _unshifted(node: JaxResult) -> JaxResult:
     """What a node is, but for a number that is subtracted from all elements of a row: their largest."""
-    if node.word == "sub" and isinstance(node.operands[0], Node) and isinstance(node.operands[1], Constant):
+    if node.word == "sub" and isinstance(node.operands[0], JaxResult) and isinstance(node.operands[1], JaxConstant):
         return node.operands[0]
     return node
 
 
-def _div(params: Mapping[str, Any], taken: list[Value], shape: tuple[int, ...]) -> Node:
+def _div(params: Mapping[str, Any], taken: list[Value], shape: tuple[int, ...]) -> JaxResult:
     first, second = taken
-    if isinstance(first, Node) and isinstance(second, Node):
+    if isinstance(first, JaxResult) and isinstance(second, JaxResult):
         summed = _past(second, _ARRANGING)
         if first.word == "exp" and summed.word == "sum" and summed.first is first:
-            return Node(OPERATIONS["softmax"], [_unshifted(first.first)], shape, axes=summed.settings["axes"])
+            return JaxResult(OPERATIONS["softmax"], [_unshifted(first.first)], shape, axes=summed.settings["axes"])
         if summed.word == "sqrt" and (norm := _normalized(first, second, shape)) is not None:
             return norm
-    if isinstance(first, Node) and isinstance(second, Constant) and second.value:
-        return _mean(first, 1 / second.value, shape) or Node(OPERATIONS["div"], taken, shape, factor=1 / second.value)
-    return Node(OPERATIONS["div"], taken, shape)
+    if isinstance(first, JaxResult) and isinstance(second, JaxConstant) and second.value:
+        return _mean(first, 1 / second.value, shape) or JaxResult(
+            OPERATIONS["div"], taken, shape, factor=1 / second.value
+        )
+    return JaxResult(OPERATIONS["div"], taken, shape)
 
 
-def _mul(params: Mapping[str, Any], taken: list[Value], shape: tuple[int, ...]) -> Node:
-    live = [each for each in taken if isinstance(each, Node)]
+def _mul(params: Mapping[str, Any], taken: list[Value], shape: tuple[int, ...]) -> JaxResult:
+    live = [each for each in taken if isinstance(each, JaxResult)]
     if len(live) == 1:
-        factor = next((each.value for each in taken if isinstance(each, Constant)), None)
+        factor = next((each.value for each in taken if isinstance(each, JaxConstant)), None)
         mean = _mean(live[0], factor, shape) if factor else None
-        return mean or Node(OPERATIONS["mul"], taken, shape, factor=factor)
+        return mean or JaxResult(OPERATIONS["mul"], taken, shape, factor=factor)
     for one, other in (live, reversed(live)):
         activation = _gate(one, other)
         if activation is not None:
-            return Node(OPERATIONS[activation], [one], shape)
+            return JaxResult(OPERATIONS[activation], [one], shape)
         norm = _normalized(one, other, shape)
         if norm is not None:
             return norm
-    return Node(OPERATIONS["mul"], taken, shape)
+    return JaxResult(OPERATIONS["mul"], taken, shape)
 
 
-def _mean(node: Node, factor: float, shape: tuple[int, ...]) -> Node | None:
+def _mean(node: JaxResult, factor: float, shape: tuple[int, ...]) -> JaxResult | None:
     """The mean that a sum times a number is; None for others."""
     summed = _past(node, _ARRANGING)
     if summed.word != "sum" or math.prod(node.shape) != math.prod(summed.shape):
@@ -405,10 +407,10 @@ def _mean(node: Node, factor: float, shape: tuple[int, ...]) -> Node | None:
     elements = math.prod(summed.first.shape) // max(1, math.prod(summed.shape))
     if not math.isclose(elements * factor, 1.0, rel_tol=1e-5):
         return None
-    return Node(OPERATIONS["mean"], [summed.first], shape, axes=summed.settings["axes"])
+    return JaxResult(OPERATIONS["mean"], [summed.first], shape, axes=summed.settings["axes"])
 
 
-def _gate(value: Node, gate: Node) -> str | None:
+def _gate(value: JaxResult, gate: JaxResult) -> str | None:
     """The activation that is a product of a value with a function of it; None for other products."""
     at = gate
     for _ in range(_MOST_HOPS):
@@ -422,7 +424,7 @@ def _gate(value: Node, gate: Node) -> str | None:
     return None
 
 
-def _reaches_alone(node: Node, value: Node) -> bool:
+def _reaches_alone(node: JaxResult, value: JaxResult) -> bool:
     """Whether a node is computed from a value and numbers alone, in few operations."""
     waiting, seen = [node], 0
     while waiting:
@@ -442,7 +444,7 @@ _PLAIN = ("mul", "add", "sub", "div", "pow", "neg", "tanh", "erf", "sigmoid", "e
 _MOMENTS = ("mean", "var", "std", "sum")
 
 
-def _normalized(value: Node, scale: Node, shape: tuple[int, ...]) -> Node | None:
+def _normalized(value: JaxResult, scale: JaxResult, shape: tuple[int, ...]) -> JaxResult | None:
     """The normalisation that a difference from a mean, over a deviation, is; None for other products."""
     roots = [each for each in _chain(scale) if each.word in ("rsqrt", "sqrt")]
     if not roots:
@@ -467,10 +469,10 @@ def _normalized(value: Node, scale: Node, shape: tuple[int, ...]) -> Node | None
             return None
         word = "rms_norm"
     weights = [each for each in _chain(scale, (*_MOMENTS, given.word)) if each.operation is PARAMETER]
-    return Node(OPERATIONS[word], [given, *weights[:1]], shape)
+    return JaxResult(OPERATIONS[word], [given, *weights[:1]], shape)
 
 
-def _chain(node: Node, ends: Sequence[str] = ()) -> Iterator[Node]:
+def _chain(node: JaxResult, ends: Sequence[str] = ()) -> Iterator[JaxResult]:
     """A node and the nearest ones below, not below those of these words."""
     waiting = [node]
     for at in waiting:
@@ -479,14 +481,14 @@ def _chain(node: Node, ends: Sequence[str] = ()) -> Iterator[Node]:
             waiting += at.results[: max(0, _MOST_HOPS - len(waiting))]
 
 
-def _past(node: Node, words: Sequence[str], end: Node | None = None) -> Node:
+def _past(node: JaxResult, words: Sequence[str], end: JaxResult | None = None) -> JaxResult:
     """The node below operations of these words; no further than an end."""
     while node is not end and node.word in words and node.results:
         node = node.first
     return node
 
 
-_MAKERS: dict[str, Callable[[Mapping[str, Any], list[Value], tuple[int, ...]], Node]] = {
+_MAKERS: dict[str, Callable[[Mapping[str, Any], list[Value], tuple[int, ...]], JaxResult]] = {
     "max": functools.partial(_bounded, side="min"), "min": functools.partial(_bounded, side="max"),
     "broadcast_in_dim": _broadcast, "dot_general": _dot, "conv_general_dilated": _convolution,
     "gather": _gather, "select_n": _select, "add": _add, "add_any": _add, "sub": _sub, "div": _div, "mul": _mul,
