@@ -434,6 +434,28 @@ def test_a_stop_is_raised_between_two_steps(tmp_path: Path) -> None:
     assert len(watchglass.open_run(tmp_path / "run").steps()) == 4
 
 
+def test_a_resumed_training_goes_on_with_the_count_of_its_optimizer(tmp_path: Path) -> None:
+    tx = optax.adam(0.01)
+
+    def step(params: Any, state: Any, inputs: Any, labels: Any) -> Any:
+        loss, gradients = jax.value_and_grad(_loss)(params, inputs, labels)
+        updates, state = tx.update(gradients, state, params)
+        return optax.apply_updates(params, updates), state, loss
+
+    def going_on(steps: int) -> Trained:
+        jitted, trained = jax.jit(step), (_parameters(), saved)
+        losses = []
+        for batch in _batches(steps):
+            *trained, loss = jitted(*trained, *batch)
+            losses.append(float(loss))
+        return losses, trained
+
+    saved = tx.init(_parameters())
+    saved = going_on(5)[1][1]
+    _, run = watched(going_on, tmp_path / "run", 4)
+    assert list(run.scalars("loss")[0]) == [5, 6, 7, 8]
+
+
 def test_a_jitted_function_is_what_jax_makes_to_the_script(tmp_path: Path) -> None:
     class Doubling:
         factor = 2

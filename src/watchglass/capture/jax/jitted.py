@@ -39,7 +39,6 @@ class Jitted:
         if TRACING.collector.active and TRACING.collects:
             return watched.passed(args, kwargs)
         if watching is None or TRACING.busy or watching.port.running:
-            watched.called_before |= TRACING.seen is None
             return watched.plain(*args, **kwargs)
         return watching.call(watched, args, kwargs)
 
@@ -69,7 +68,6 @@ class Watched:
 
     Attributes:
         is_of_library: Whether a library has it for itself, so that it is no step.
-        called_before: Whether it was called, so that JAX may have traced it, while nothing was watched.
         known: What the present watching knows of it.
         donates: Which arguments it may reuse the memory of; None for none.
         same_results: How often its twin had the same results, bit for bit; -1 once it had others.
@@ -80,7 +78,6 @@ class Watched:
         self.name = getattr(fun, "__qualname__", None) or getattr(fun, "__name__", None) or repr(fun)
         self.is_of_library = str(getattr(fun, "__module__", "")).partition(".")[0] in _LIBRARIES
         self._numbers, self._names = _static_arguments(fun, options)
-        self.called_before = False
         self.known: Any = None
         found = (options.get(name) for name in ("donate_argnums", "donate_argnames"))
         self.donates: Any = next((each for each in found if each not in (None, ())), None)

@@ -197,6 +197,8 @@ class Watching:
     def _begin_several(self, about: About, twin: Twin, args: Any, kwargs: Any) -> bool:
         """The first of several steps begins; returns whether something of any is due."""
         self._close_part()
+        if self.port.resumption.open:
+            self.port.resumption.settle(updates_before((args, kwargs)), "optimizer")
         self._number = first = self.port.clock.next_train_step
         next_due, self._due_at, found = self.port.plan.next_due, -1, first - 1
         while (found := next_due(found + 1, about.model)) < first + about.steps:
@@ -337,8 +339,6 @@ class Watching:
                 found = watched.plain.trace(*args, **kwargs)
         except Exception:
             return None  # the call raises the same
-        if not seen and not watched.called_before:
-            return NO_STEP
         function: Function = watched.known[1]
         twin = self._twin(watched, function)
         watched.known = (self, function, twin)
@@ -369,6 +369,8 @@ class Watching:
             step = part.step
         else:
             self._close_part()
+            if about.mode is Mode.TRAIN and self.port.resumption.open:
+                self.port.resumption.settle(updates_before((args, kwargs)), "optimizer")
             self._number = self.port.clock.next_train_step
             step = self.steps.begin(about.mode)
             if GRADIENT in does and UPDATE not in does and self._waits_for_update:
@@ -479,6 +481,15 @@ def _whole(seen: set[str]) -> frozenset[str]:
     """An update that does not show among the values, because it is made in a condition or by hand."""
     made = GRADIENT in seen and seen & {UPDATE, OPTIMIZER}
     return frozenset((UPDATE,)) if made else frozenset()
+
+
+def updates_before(arguments: Any) -> int | None:
+    """How many updates an optimizer or a state of training among the arguments counts; None if none counts."""
+    for path, leaf in jax.tree_util.tree_flatten_with_path(arguments)[0]:
+        counts = path and isinstance(path[-1], jax.tree_util.GetAttrKey) and path[-1].name in ("count", "step")
+        if counts and np.shape(leaf) == () and jax.numpy.issubdtype(jax.numpy.result_type(leaf), jax.numpy.integer):
+            return int(leaf) or None
+    return None
 
 
 def equal(one: Any, other: Any) -> bool:
