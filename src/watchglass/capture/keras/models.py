@@ -34,6 +34,8 @@ class KerasModel:
     def __init__(self, model: Any, number: int, backend: Backend) -> None:
         self._model, self.number, self._backend = model, number, backend
         self._running = RunningMeans()
+        # Its metrics that means are known of, until these begin anew.
+        self._counted: dict[Mode, dict[str, Any]] = {}
         self.samples = self.batches = 0
         self.means: dict[Mode, Mapping[str, bool]] = {
             mode: {"loss": True}
@@ -55,6 +57,7 @@ class KerasModel:
     def reset(self) -> None:
         """Its metrics begin anew."""
         self._running.reset()
+        self._counted.clear()
         self.samples = self.batches = 0
 
     def read_settings(self) -> None:
@@ -103,6 +106,12 @@ class KerasModel:
         """Updates that its optimizer has made."""
         return self._trained // self.batches_per_update
 
+    def learn_means(self, mode: Mode, means: Mapping[str, bool]) -> None:
+        """A trace has shown which metrics a step updates."""
+        if self.means.get(mode) != means:
+            self.means[mode] = dict(means)
+            self._counted.pop(mode, None)
+
     def describe(self, step: OpenStep, mode: Mode) -> None:
         """Add the facts about it, once, and about each optimizer."""
         if mode is not Mode.TRAIN:
@@ -124,8 +133,10 @@ class KerasModel:
 
     def numbers(self, mode: Mode, logs: Mapping[str, Any]) -> dict[str, Any]:
         """The loss of the batches of a call, and those of several outputs, out of its logs."""
-        means = self.means.get(mode, {})
-        counted = {each.name: each for each in self._model.metrics if each.name in means}
+        means, counted = self.means.get(mode, {}), self._counted.get(mode)
+        if counted is None or counted.keys() - means.keys():
+            counted = {each.name: each for each in self._model.metrics if each.name in means}
+            self._counted[mode] = counted
         found: dict[str, Any] = {}
         for name, value in logs.items():
             if name != "loss" and not name.endswith("_loss"):

@@ -111,7 +111,7 @@ class Watching:
                 collected = function.twin.values
                 updaters = {} if about.updater is None else {about.number: about.updater}
                 self._delivery.save(step, values, collected.known, updaters)
-                about.means[mode] = collected.means
+                about.learn_means(mode, collected.means)
         if taken is not None:
             about.samples += taken.samples
             about.batches += len(taken.taken)
