@@ -21,6 +21,8 @@ pytestmark = pytest.mark.slow
 #: The examples: what they import, and the first cause of the broken run.
 EXAMPLES = {
     "keras_digits": ("keras", "learning_rate_too_high"),
+    "tensorflow_wine": ("tensorflow", "identical_initialization"),
+    "jax_digits": ("flax", "poor_initialization_scale"),
 }
 
 
