@@ -80,7 +80,8 @@ class TensorFlowHooks:
             self._observe_loss(tf.nn, name)
         self._compiled = CompiledCalls(watching)
         self._replace(COMPILED, "__call__", self._compiled.wrap, self._compiled.leaves)
-        kind = next(each for each in type(tf.Variable(0.0, trainable=False)).__mro__ if "assign_sub" in vars(each))
+        with tf.Graph().as_default():  # a variable outside of it would begin the use of devices: no setting after it
+            kind = next(each for each in type(tf.Variable(0.0, trainable=False)).__mro__ if "assign_sub" in vars(each))
         for name in ("assign", "assign_add", "assign_sub"):
             self._wrap(kind, name, lambda a, k: w.assigned(a[0]), lambda a, k, r: None)
         w.keras = self.keras
