@@ -1,4 +1,4 @@
-"""All steps in one tf.function by tf.range, and a curve with a derivative in its loss."""
+"""Steps one by one, then fifty of them in one tf.function by tf.range, which cannot be seen."""
 # /// watchglass
 # headline = ""
 # options = ["--save-interval", "3"]
@@ -19,13 +19,9 @@ points = tf.linspace(0.0, 3.0, 40)[:, None]
 
 
 def step():
-    with tf.GradientTape() as outer:
-        with tf.GradientTape() as inner:
-            inner.watch(points)
-            curve = model(points)
-        slope = inner.gradient(curve, points)
-        loss = tf.reduce_mean((slope + curve) ** 2) + tf.reduce_mean((model(points[:1]) - 1.0) ** 2)
-    optimizer.apply_gradients(zip(outer.gradient(loss, model.trainable_variables), model.trainable_variables))
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((model(points) - tf.exp(-points)) ** 2)
+    optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
     return loss
 
 
