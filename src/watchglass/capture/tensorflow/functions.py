@@ -127,9 +127,17 @@ def _about(tracing: GraphTracing, doings: Doings, graph: Any) -> FunctionAbout:
     found = {number: index_of([each for pair in pairs for each in pair[::-1]]) for number, pairs in losses.items()}
     # Several losses of one model in a call have a mean, which no result is.
     found = {number: at if len(losses[number]) == 1 else None for number, at in found.items()}
+    if doings.replicated and None in found.values() and len(found) == 1:
+        # The script has joined the losses of its replicas.
+        scalars = [at for at, each in enumerate(outputs) if _is_number(each)]
+        found = dict.fromkeys(found, scalars[0] if len(scalars) == 1 else None)
     judged = [result for _, result in doings.judged if belongs(result, graph)]
     assigned = _assigned(graph)
-    changed = {model.number: model for model in models if assigned & set(model.parameters)}
+    changed = {
+        model.number: model
+        for model in models
+        if any(assigned & _identities(variable) for variable, _ in model.parameters.values())
+    }
     for optimizer, pairs in doings.updates:
         for model in tracing.models.owners(variable for variable, _ in pairs):
             model.optimizer = optimizer
@@ -141,6 +149,16 @@ def _about(tracing: GraphTracing, doings: Doings, graph: Any) -> FunctionAbout:
         hidden=bool(doings.derived) and not losses,
         seeded=any(map(_is_seeded, graph.get_operations())),
     )  # fmt: skip
+
+
+def _is_number(output: Any) -> bool:
+    return isinstance(output, tf.Tensor) and output.shape.rank == 0 and output.dtype.is_floating
+
+
+def _identities(variable: Any) -> set[int]:
+    """A variable, and its copies on several devices."""
+    copies = variable.values if isinstance(variable, tf.distribute.DistributedValues) else ()
+    return {id(variable), *map(id, copies)}
 
 
 def _is_seeded(operation: Any) -> bool:

@@ -55,7 +55,7 @@ def rate_of(optimizer: Any) -> float | None:
     """The present learning rate, read from its variable or computed by its schedule; None if it has none."""
     try:
         with tf.init_scope():
-            return float(inner_of(optimizer).learning_rate)
+            return _number(inner_of(optimizer).learning_rate)
     except (AttributeError, TypeError, ValueError):
         return None
 
@@ -70,14 +70,14 @@ def scale_of(optimizer: Any) -> float | None:
     if scale is None:
         return None
     with tf.init_scope():
-        return float(scale)
+        return _number(scale)
 
 
 def updates_before(optimizer: Any) -> int:
     """Updates that an optimizer has made, also in the process that saved it."""
     count = getattr(optimizer, "iterations", None)
     with tf.init_scope():
-        return 0 if count is None else int(count)
+        return 0 if count is None else int(_number(count))
 
 
 def states_of(optimizer: Any, model: TrainedModel) -> Iterator[tuple[str, ParameterPlace, Any]]:
@@ -91,6 +91,12 @@ def states_of(optimizer: Any, model: TrainedModel) -> Iterator[tuple[str, Parame
         owner = next((path for path in parameters if path and name.startswith(f"{path}_")), None)
         if owner is not None:
             yield name[len(owner) + 1 :], parameters[owner], variable
+
+
+def _number(value: Any) -> float:
+    """A number, of which several devices may have copies."""
+    variable = variable_of(value)
+    return float(value if variable is None else variable.value())
 
 
 def _variables(optimizer: Any) -> Iterable[Any]:

@@ -99,6 +99,7 @@ class TapeSteps:
         self._took, self._delivers = guarded(self._take), guarded(self._deliver)
         self._evaluated = guarded(self._end_evaluation)
         self.keras: Callable[[], None] = lambda: None
+        self.assignments: Callable[[Any], None] = lambda variable: None
         port.on_settle.append(self._leave)
         port.detach_with(self._end)
 
@@ -238,8 +239,10 @@ class TapeSteps:
         found = losses_in(values, self.tracing.collector.known, ValuePart.LOSS)
         for model in about.models:
             at = about.losses.get(model.number)
-            losses = found.get(model.number) or ([] if at is None else [taken(result, at)])
+            losses = found.get(model.number, []) if at is None else [taken(result, at)]
             opened.losses.setdefault(model.number, []).extend(losses)
+            for variable, _ in () if about.updated else model.parameters.values():
+                self.assignments(variable)
             opened.models[model.number] = model
         if opened.step is not None and values:
             opened.values.append(values)
@@ -299,6 +302,9 @@ class TapeSteps:
             opened = self._open
         if opened is None:
             return
+        if model.number not in opened.models:
+            for variable, _ in model.parameters.values():
+                self.assignments(variable)
         opened.models[model.number] = model
         self._read_before(opened, (model,))
         self._describe(model)

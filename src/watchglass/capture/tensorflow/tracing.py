@@ -38,7 +38,7 @@ class Doings:
         calls: Calls of layers: the layer, its arguments, its result; the inner ones first.
         roots: The layers among them that the script called.
         depth: How many layers run now.
-        tapes: How many tapes record now.
+        replicated: Whether replicas run in it, of which the first one is reported.
     """
 
     values: Values
@@ -49,6 +49,7 @@ class Doings:
     calls: list[tuple[Any, Any, Any]] = field(default_factory=list)
     roots: list[Any] = field(default_factory=list)
     depth: int = 0
+    replicated: bool = False
 
     def models(self) -> list[TrainedModel]:
         """The models with gradients or updates, each once."""
@@ -124,6 +125,8 @@ class GraphTracing:
         if not self.tracing or not tf.distribute.has_strategy():
             return True
         context = tf.distribute.get_replica_context()
+        if context is not None and context.num_replicas_in_sync > 1:
+            self.open[0].replicated = True
         number = 0 if context is None else context.replica_id_in_sync_group
         return not isinstance(number, int) or number == 0
 
