@@ -24,7 +24,7 @@ pytestmark = [
         reason="TensorFlow and Keras are not installed",
     ),
 ]
-STEPS = 24
+STEPS = 12
 
 
 @pytest.fixture(scope="module")

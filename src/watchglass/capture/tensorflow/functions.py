@@ -39,6 +39,7 @@ class FunctionAbout:
         evaluated: Where the result of a loss function is there.
         hidden: Whether it takes gradients in a loop of the graph.
         seeded: Whether it has random numbers that depend on a seed and on the calls before.
+        known_whole: Whether a call was a whole step, of gradients and updates.
         fused: Whether XLA compiles it.
         variables: What it reads and changes.
         collecting: The function of TensorFlow that collects all that may be wanted, and returns it with the result.
@@ -56,6 +57,7 @@ class FunctionAbout:
     evaluated: int | None = None
     hidden: bool = False
     seeded: bool = False
+    known_whole: bool = False
     fused: bool = False
     variables: tuple[weakref.ref[Any], ...] = ()
     collecting: Any = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 import weakref
@@ -12,6 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from watchglass.capture.arrays import DeferredNumbers
 from watchglass.capture.compiled.collecting import Collected, Updater, ValuePart, Values
 from watchglass.capture.compiled.delivery import StepDelivery
 from watchglass.capture.compiled.steps import CompiledSteps
@@ -96,6 +98,7 @@ class TapeSteps:
         self._hidden: set[str] = set()
         guarded = port.guarded
         self._opens, self._closes = guarded(self._open_train), guarded(self._close_train)
+        self._begins, self._passed = guarded(self.steps.begin), guarded(self._end_pass)
         self._took, self._delivers = guarded(self._take), guarded(self._deliver)
         self._evaluated = guarded(self._end_evaluation)
         self.keras: Callable[[], None] = lambda: None
@@ -164,7 +167,12 @@ class TapeSteps:
         if about.trains:
             if self._open is not None and (self._open.is_complete or not self._open.models):
                 self._leave()
-            self._opens(about.models)
+            step = None
+            if about.known_whole and self._open is None:
+                step = self._begins(Mode.TRAIN)
+                if step is None:
+                    return self._pass(about, plain, args, kwargs)
+            self._opens(about.models, step)
         opened = self._open
         if opened is None:  # an update without a gradient that was seen
             return self._called(about, False, plain, args, kwargs)[0]
@@ -177,6 +185,27 @@ class TapeSteps:
         if opened.is_complete:
             self._closes()
         return result
+
+    def _pass(self, about: FunctionAbout, plain: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """A whole step of which nothing is due."""
+        try:
+            result, values = self._called(about, False, plain, args, kwargs)
+        except BaseException:
+            self.steps.fail()
+            raise
+        self._passed(about, result, values)
+        return result
+
+    def _end_pass(self, about: FunctionAbout, result: Any, values: Values) -> None:
+        found = losses_in(values, self.tracing.collector.known, ValuePart.LOSS) if values else {}
+        numbers, first = {}, about.models[0]
+        for model in about.models:
+            at = about.losses[model.number]
+            losses = found.get(model.number) if at is None else [taken(result, at)]
+            if losses:
+                numbers[series_name("loss", model.number)] = _mean(losses)
+        rate = None if first.optimizer is None else self._rate(first, due=False)
+        self.steps.end(numbers, rate=rate, model=first.number)
 
     def _part(self, about: FunctionAbout, plain: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """A forward under a tape of an eager loop."""
@@ -247,6 +276,7 @@ class TapeSteps:
         if opened.step is not None and values:
             opened.values.append(values)
         opened.updated.update(model.number for model in about.updated)
+        about.known_whole = set(about.models) <= set(about.updated)
 
     def _end_evaluation(self, about: FunctionAbout, step: OpenStep | None, result: Any, values: Values) -> None:
         found = losses_in(values, self.tracing.collector.known, ValuePart.EVALUATED).get(0, [])
@@ -271,7 +301,7 @@ class TapeSteps:
             elif opened is not None and not opened.models:
                 self._drop()
             if self._open is None:
-                self._opens(())
+                self._opens((), None)
         return False
 
     def tape_exits(self) -> None:
@@ -298,7 +328,7 @@ class TapeSteps:
             self._leave()
             opened = None
         if opened is None:
-            self._open_train((model,))
+            self._open_train((model,), None)
             opened = self._open
         if opened is None:
             return
@@ -393,7 +423,7 @@ class TapeSteps:
 
     # ------------------------------------------------------------ steps
 
-    def _open_train(self, models: Iterable[TrainedModel]) -> None:
+    def _open_train(self, models: Iterable[TrainedModel], begun: OpenStep | None = None) -> None:
         models = list(models)
         opened = self._open
         if opened is None:
@@ -401,8 +431,9 @@ class TapeSteps:
                 optimizer = next((model.optimizer for model in models if model.optimizer is not None), None)
                 if optimizer is not None:
                     self.port.resumption.settle(updates_before(optimizer), "iterations of the optimizer")
-            opened = self._open = OpenTapeStep(self.steps.begin(Mode.TRAIN))
+            opened = self._open = OpenTapeStep(begun or self.steps.begin(Mode.TRAIN))
             if opened.step is not None:
+                self.tracing.look_at_plan()
                 opened.doings = self._frame.enter_context(self.tracing.eager())
         for model in models:
             self._describe(model)
@@ -522,8 +553,8 @@ class TapeSteps:
 
 def _mean(losses: list[Any]) -> Any:
     """A loss as one number; several, of micro-batches or rows, count by their mean."""
-    if len(losses) == 1 and not getattr(losses[0], "shape", ()):
-        return losses[0]
+    if len(losses) == 1 and not len(getattr(losses[0], "shape", ())):
+        return DeferredNumbers(functools.partial(float, losses[0]))
     with tf.init_scope():
         return tf.reduce_mean([tf.reduce_mean(tf.cast(each, tf.float32)) for each in losses])
 

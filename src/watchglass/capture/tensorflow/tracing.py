@@ -84,8 +84,15 @@ class GraphTracing:
     def __init__(self, models: TrainedModels, plan: Plan) -> None:
         self.models, self.collector = models, Collector()
         self._plan: Plan | None = plan
+        #: Whether inputs of all modules, and results of models under another name, too, are wanted.
+        self.wanted = False, False
         self.open: list[Doings] = []
         self._traces = 0
+
+    def look_at_plan(self) -> None:
+        """Find out what is wanted; not while a function is traced, where a fault would count as one of the trace."""
+        if self._plan is not None:
+            self.wanted = self._plan.wants(Role.INPUT), self._plan.wants_tag("model_output")
 
     def release(self) -> None:
         """Nothing is wanted any more; twins that live on hold no port."""
@@ -166,7 +173,7 @@ class GraphTracing:
                     self._add(ValuePart.LABELS, f"label{suffix}", arguments.labels, call=call)
         if not losses_only and self._plan is not None:
             self._close_gradients(doings, graph)
-            self._close_modules(doings, graph, self._plan)
+            self._close_modules(doings, graph)
         return doings.values
 
     def _close_gradients(self, doings: Doings, graph: Any) -> None:
@@ -185,9 +192,9 @@ class GraphTracing:
                     ValuePart.GRADIENT, place.name, gradient, place=place.place, parameter=place, model=model.number
                 )
 
-    def _close_modules(self, doings: Doings, graph: Any, plan: Plan) -> None:
+    def _close_modules(self, doings: Doings, graph: Any) -> None:
         seen: set[int] = set()
-        all_inputs = plan.wants(Role.INPUT)
+        all_inputs, results_again = self.wanted
         for layer, arguments, result in doings.calls:
             known = self.models.module(layer)
             if known is None:
@@ -195,7 +202,7 @@ class GraphTracing:
             model, place = known
             is_root = any(layer is root for root in doings.roots)
             for path, value in leaves_in(result, tf.is_tensor):
-                again = id(value) in seen and not (is_root and plan.wants_tag("model_output"))
+                again = id(value) in seen and not (is_root and results_again)
                 if not belongs(value, graph) or again or not value.dtype.is_floating:
                     continue
                 seen.add(id(value))
