@@ -69,7 +69,6 @@ class TensorFlowHooks:
     def __init__(self, port: Port, watching: TapeSteps) -> None:
         self._port, self._watching = port, watching
         self._keras = False
-        self._assigned: set[type] = set()
         # Losses call each other: the outermost call counts. By thread, as replicas are traced in threads.
         self._inside = threading.local()
         wrap, w = self._wrap, watching
@@ -87,15 +86,6 @@ class TensorFlowHooks:
             self._wrap(kind, name, lambda a, k: w.assigned(a[0]), lambda a, k, r: None)
         w.keras = self.keras
         self.keras()
-
-    def assignments(self, variable: Any) -> None:
-        """Wrap the methods by which a script changes such a variable; to make one here would set up all devices."""
-        kinds = (each for each in type(variable).__mro__ if "assign_sub" in vars(each))
-        kind = next((each for each in kinds if each is not tf.Variable), None)
-        if kind is not None and kind not in self._assigned:
-            self._assigned.add(kind)
-            for name in ("assign", "assign_add", "assign_sub"):
-                self._wrap(kind, name, lambda a, k: self._watching.assigned(a[0]), lambda a, k, r: None)
 
     def keras(self) -> None:
         """Wrap what Keras has, if the process has imported it since."""

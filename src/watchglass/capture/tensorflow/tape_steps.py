@@ -102,7 +102,6 @@ class TapeSteps:
         self._took, self._delivers = guarded(self._take), guarded(self._deliver)
         self._evaluated = guarded(self._end_evaluation)
         self.keras: Callable[[], None] = lambda: None
-        self.assignments: Callable[[Any], None] = lambda variable: None
         port.on_settle.append(self._leave)
         port.detach_with(self._end)
 
@@ -270,8 +269,6 @@ class TapeSteps:
             at = about.losses.get(model.number)
             losses = found.get(model.number, []) if at is None else [taken(result, at)]
             opened.losses.setdefault(model.number, []).extend(losses)
-            for variable, _ in () if about.updated else model.parameters.values():
-                self.assignments(variable)
             opened.models[model.number] = model
         if opened.step is not None and values:
             opened.values.append(values)
@@ -332,9 +329,6 @@ class TapeSteps:
             opened = self._open
         if opened is None:
             return
-        if model.number not in opened.models:
-            for variable, _ in model.parameters.values():
-                self.assignments(variable)
         opened.models[model.number] = model
         self._read_before(opened, (model,))
         self._describe(model)
