@@ -8,11 +8,11 @@ from typing import Any
 import keras
 
 from watchglass.capture.keras.backends import backend
-from watchglass.capture.keras.watching import Watching
+from watchglass.capture.keras.watching import KerasWatching
 from watchglass.capture.loops import Loop
 from watchglass.capture.port import Port
 
-_watching: weakref.WeakKeyDictionary[Port, Watching] = weakref.WeakKeyDictionary()
+_watching: weakref.WeakKeyDictionary[Port, KerasWatching] = weakref.WeakKeyDictionary()
 
 
 class KerasLoop(Loop):
@@ -30,5 +30,5 @@ class KerasLoop(Loop):
         if used is None:
             return
         if port not in _watching:
-            _watching[port] = Watching(port, used)
+            _watching[port] = KerasWatching(port, used)
         _watching[port].watch(watched)

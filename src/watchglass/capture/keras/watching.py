@@ -27,7 +27,7 @@ _MODES = {"train": Mode.TRAIN, "test": Mode.EVAL, "predict": Mode.PREDICT}
 _NAMES = {mode: name for name, mode in _MODES.items()}
 
 
-class Watching:
+class KerasWatching:
     """Records the executions of all watched models through one port. For the training thread.
 
     Args:
