@@ -55,6 +55,11 @@ FIRST := budget captured_tensors digits_example ends_of_a_training evaluator_pro
 ON_GPU := tests/devices tests/unit/capture/test_device.py tests/unit/capture/test_device_costs.py \
   tests/properties/test_device_properties.py tests/integration/test_triton.py tests/integration/compiled/test_graphs.py \
   tests/integration/test_first_bad_device.py
+# What needs TensorFlow, Keras or JAX.
+OF_FRAMEWORKS := tests/frameworks tests/conformance/test_tensorflow_adapter.py tests/conformance/test_jax_adapter.py \
+  tests/unit/capture/test_tensorflow_arrays.py tests/unit/capture/test_jax_graph.py \
+  $(wildcard tests/integration/test_*_loops.py tests/integration/test_keras_*.py) tests/docs/test_framework_pages.py \
+  tests/docs/test_framework_rules_page.py
 TESTS ?= tests/unit tests/conformance tests/properties $(FIRST:%=tests/integration/test_%.py)
 # Options of pytest, for make test and make test-all.
 PYTEST ?=
@@ -84,7 +89,7 @@ test-all: setup-dev
 	$(RUN_TESTS) -n $(ALL_WORKERS) $(PYTEST)
 
 test-frameworks: setup-frameworks
-	$(RUN_TESTS) -n $(ALL_WORKERS) tests/frameworks $(PYTEST)
+	$(RUN_TESTS) -n $(ALL_WORKERS) $(OF_FRAMEWORKS) $(PYTEST)
 
 bare:
 	$(PYTHON) tools/bare_install.py $(BARE)
