@@ -68,3 +68,20 @@ def test_rules_share_what_was_read() -> None:
     fact = Fact("clip", 0, "test", {"calls": 3})
     assert fact.read(facts.Clip) is fact.read(facts.Clip)
     assert fact == Fact("clip", 0, "test", {"calls": 3})
+
+
+@pytest.mark.parametrize(
+    ("predictions", "target", "result", "classes"),
+    [
+        ((8, 32, 82), (8, 32), (), 82),  # optax, tf.nn, Keras
+        ((8, 32, 82), (8, 32, 82), (8, 32), 82),  # the same with one-hot targets
+        ((8, 82, 32), (8, 32), (), 82),  # PyTorch
+        ((8, 10), (8,), (), 10),
+        ((10,), (), (), 10),
+    ],
+)
+def test_classes_of_a_loss_lie_along_the_axis_that_its_targets_or_its_result_lack(
+    predictions: tuple[int, ...], target: tuple[int, ...], result: tuple[int, ...], classes: int
+) -> None:
+    arguments = {"input": facts.LossArgument(predictions), "target": facts.LossArgument(target)}
+    assert facts.ComputedLoss("cross_entropy", arguments, result=result).classes == classes

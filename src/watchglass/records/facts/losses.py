@@ -49,8 +49,16 @@ class ComputedLoss(DeclaredFact, kind="loss_call", needed_by="rules"):
 
     @property
     def classes(self) -> int:
-        """Classes that the predictions have, if the loss is one of classes."""
-        return self.predictions[1 if len(self.predictions) > 1 else 0] if self.predictions else 0
+        """Classes that the predictions have, if the loss is one of classes.
+
+        PyTorch has them along axis 1, other frameworks along the last one: it is the axis that targets, or losses that
+        are not averaged, lack.
+        """
+        shape = self.predictions
+        if len(shape) < 2:
+            return shape[0] if shape else 0
+        last = any(each == shape[:-1] != (shape[0], *shape[2:]) for each in (self.target, self.result))
+        return shape[-1 if last else 1]
 
     @property
     def normalizes(self) -> bool:
