@@ -1,6 +1,6 @@
 """Examples against the model by the gradient with regard to its inputs, with a persistent tape."""
 # /// watchglass
-# headline = ""
+# headline = "no issues found"
 # options = ["--save-interval", "3"]
 # slow = true
 # timing = true

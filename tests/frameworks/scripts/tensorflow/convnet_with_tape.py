@@ -1,6 +1,6 @@
 """A Keras model in a loop of tf.GradientTape, compiled by tf.function: the quickstart for experts."""
 # /// watchglass
-# headline = ""
+# headline = "no issues found"
 # options = ["--save-interval", "3"]
 # slow = true
 # timing = true

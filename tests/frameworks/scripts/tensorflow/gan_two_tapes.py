@@ -1,6 +1,6 @@
 """A generator and a discriminator with two tapes in one compiled step."""
 # /// watchglass
-# headline = ""
+# headline = "no issues found"
 # options = ["--save-interval", "3"]
 # slow = true
 # timing = true

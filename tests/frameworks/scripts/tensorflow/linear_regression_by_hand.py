@@ -1,6 +1,6 @@
 """A straight line by hand: tf.Module, an eager tape, assign_sub."""
 # /// watchglass
-# headline = ""
+# headline = "no issues found"
 # options = ["--save-interval", "3"]
 # slow = true
 # timing = true

@@ -1,6 +1,6 @@
 """The guide on loops of one's own: a schedule, clipping, metrics, a regularization loss, jit_compile."""
 # /// watchglass
-# headline = ""
+# headline = "no issues found"
 # options = ["--save-interval", "3"]
 # slow = true
 # timing = true

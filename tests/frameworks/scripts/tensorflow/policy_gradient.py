@@ -1,6 +1,6 @@
 """REINFORCE on a corridor, eagerly: episodes of unequal length, one update for each."""
 # /// watchglass
-# headline = ""
+# headline = "no issues found"
 # options = ["--save-interval", "3"]
 # slow = true
 # timing = true

@@ -1,6 +1,6 @@
 """Characters by a GRU that carries its state, with a vocabulary from the text."""
 # /// watchglass
-# headline = ""
+# headline = "no issues found"
 # options = ["--save-interval", "3"]
 # slow = true
 # timing = true

@@ -1,6 +1,6 @@
 """A variational autoencoder: reparametrization, a Monte Carlo bound, one tape."""
 # /// watchglass
-# headline = ""
+# headline = "no issues found"
 # options = ["--save-interval", "3"]
 # slow = true
 # timing = true
