@@ -69,12 +69,12 @@ def unclipped_recurrence(view: StepView, modules_hit: Iterable[str] = ()) -> boo
 
 
 def classes(view: StepView) -> int | None:
-    """Number of classes of a model with a training accuracy: the rows of its last weight, at least two; else None."""
+    """Number of classes of a model with a training accuracy: the units of its last weight, at least two; else None."""
     weights = (
         view.catalog.select(Selection(Role.WEIGHT, min_dims=2)) if len(view.series("accuracy", Mode.TRAIN)) else []
     )
     last = max(weights, key=lambda info: info.layer_index, default=None)
-    return max(2, last.shape[0]) if last is not None else None
+    return max(2, last.shape[last.unit_axis or 0]) if last is not None else None
 
 
 def above_guessing(view: StepView) -> float | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, ModuleKind, Role, facts, loss_kind, rounded
+from watchglass.records import Finding, Mode, ModuleKind, Role, TensorInfo, facts, loss_kind, rounded
 from watchglass.rules import course, guessing, learning_rates, levels, neighbours, signals
 from watchglass.rules.graph import forward
 from watchglass.rules.needs import Needs
@@ -258,12 +258,18 @@ def end_of(start: float, half: float, now: float) -> float:
 def _widest(view: StepView) -> float:
     """Units of the widest layer before the last one: 0 for none, infinite where a convolution has many channels."""
     weights = sorted(view.catalog.select(Selection(Role.WEIGHT, min_dims=2)), key=lambda info: info.layer_index)
-    # A table has a row for each of its words, and a recurrent layer its gates below each other.
-    axis = {ModuleKind.EMBEDDING: 1, ModuleKind.RECURRENT: 1}
     last = weights[-1].layer_index if weights else 0
-    hidden = [(info, info.shape[axis.get(info.module_kind, 0)]) for info in weights if info.layer_index < last]
+    hidden = [(info, info.shape[_axis_of_width(info)]) for info in weights if info.layer_index < last]
     many = any(info.module_kind is ModuleKind.CONVOLUTION and width > _CHANNELS for info, width in hidden)
     return math.inf if many else float(max((width for _, width in hidden), default=0))
+
+
+def _axis_of_width(weight: TensorInfo) -> int:
+    units = weight.unit_axis or 0
+    if weight.module_kind is ModuleKind.EMBEDDING:
+        return 1  # a table has a row for each of its words, in all frameworks
+    # The gates of a recurrent layer lie beside each other along its units.
+    return int(units == 0) if weight.module_kind is ModuleKind.RECURRENT else units
 
 
 def _narrowest(view: StepView) -> float:
