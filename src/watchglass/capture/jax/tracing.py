@@ -353,11 +353,10 @@ class Passing:
         """
         collector = self._tracing.collector
         leaves = jax.tree_util.tree_leaves(out)
-        aliased = {key: leaves[index] for key, index in self._aliases.items()}
-        changed = {
-            key: value if change is None else change(collector.known[key], value) for key, value in values.items()
-        }
-        collector.absorb({**changed, **aliased})
+        found = {**values, **{key: leaves[index] for key, index in self._aliases.items()}}
+        if change is not None:
+            found = {key: change(collector.known[key], value) for key, value in found.items()}
+        collector.absorb(found)
 
 
 def _with_aux(fun: Callable[..., Any], has_aux: bool) -> Callable[..., Any]:

@@ -550,7 +550,8 @@ class Outcome:
         at = next((index for index, (_, leaf) in enumerate(leaves) if any(leaf is loss for loss in losses)), None)
         means = [index for index, key in enumerate(sorted(values)) if parts[key] is ValuePart.METRIC]
         mean = len(leaves) + means[0] if means and GRADIENT not in does else None
-        steps = [loss.shape[0] for loss in losses if UPDATE in does and loss.ndim == 1]
+        objectives = [values[key] for key, part in parts.items() if part is ValuePart.LOSS]
+        steps = [loss.shape[0] for loss in objectives if UPDATE in does and loss.ndim == 1]
         loss = None if at is None else getter(out, at)
         about = About(does, loss, model=min(models, default=0), steps=max(steps, default=1))
         return cls(out, about, scalars, mean)
