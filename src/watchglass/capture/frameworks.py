@@ -7,11 +7,14 @@ A member writes its :class:`~watchglass.capture.loops.Loop`, :class:`~watchglass
 from __future__ import annotations
 
 import functools
+import logging
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from watchglass.lazy_imports import named
+
+_log = logging.getLogger("watchglass")
 
 
 class Entry(NamedTuple):
@@ -146,13 +149,28 @@ def members(part: str) -> Iterator[Any]:
 
     A framework that a process has not imported has made no object.
     """
-    return (member(getattr(entry, part)) for entry in imported(part))
+    return (member(getattr(entry, part)) for entry in usable(part))
 
 
 def imported(part: str) -> Iterator[Entry]:
     """Entries of imported frameworks that bring a part, the outermost first."""
     entries = ((name, FRAMEWORKS[name]) for name in reversed(FRAMEWORKS))
     return (entry for name, entry in entries if getattr(entry, part) and (entry.module or name) in sys.modules)
+
+
+def usable(part: str) -> Iterator[Entry]:
+    """Those of :func:`imported` whose part can be made: an adapter may not support the release of its framework."""
+    return (entry for entry in imported(part) if _can_be_made(getattr(entry, part)))
+
+
+@functools.cache
+def _can_be_made(home: str) -> bool:
+    try:
+        member(home)
+    except Exception as error:
+        _log.warning("watchglass: %s cannot be used: %s: %s", home.partition(":")[0], type(error).__name__, error)
+        return False
+    return True
 
 
 @functools.cache

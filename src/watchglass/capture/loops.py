@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from watchglass.capture.frameworks import FRAMEWORKS, Entry, imported, member
+from watchglass.capture.frameworks import FRAMEWORKS, Entry, member, usable
 from watchglass.capture.port import Port
 from watchglass.config import Collection, environment
 from watchglass.errors import InvalidValueError
@@ -87,7 +87,7 @@ def loop_of(value: object, *, drives: bool = False) -> Loop | None:
         value: The value.
         drives: Whether only loops that drive count.
     """
-    loops = (member(entry.loop) for entry in imported("loop") if entry.drives or not drives)
+    loops = (member(entry.loop) for entry in usable("loop") if entry.drives or not drives)
     return next((each for each in loops if each.is_loop(value)), None)
 
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
-from watchglass.capture.frameworks import imported, member
+from watchglass.capture.frameworks import imported, member, usable
 from watchglass.capture.module_places import ParameterPlace, Place
 
 
@@ -59,7 +59,7 @@ def modules_of(model: object, over: str = "") -> Modules | None:
         model: The model.
         over: Import name of a framework: only those that stand on it are asked.
     """
-    known = (member(entry.modules) for entry in imported("modules") if not over or over in entry.over)
+    known = (member(entry.modules) for entry in usable("modules") if not over or over in entry.over)
     return next((each for each in known if each.is_model(model)), None)
 
 

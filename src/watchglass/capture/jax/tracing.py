@@ -9,7 +9,13 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import jax
-from jax.extend.core import get_opaque_trace_state
+
+try:
+    from jax.extend.core import get_opaque_trace_state
+except ImportError:  # before JAX 0.10 it was there for Flax
+    from jax.core import get_opaque_trace_state as _state_for_flax
+
+    get_opaque_trace_state = functools.partial(_state_for_flax, convention="flax")
 
 from watchglass.capture.compiled.collecting import Collected, Collector, ObservedLoss, Updater, ValuePart, Values
 from watchglass.capture.jax.models import PytreeModels, TracedModule

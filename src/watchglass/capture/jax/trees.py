@@ -17,10 +17,7 @@ def named_leaves(tree: Any) -> list[Leaf]:
 
     Those are the collection ``params`` of Flax, and of NNX the states that it passes to JAX and their ``value``.
     """
-    rows = [
-        (tuple(jax.tree_util.keystr((key,), simple=True) for key in path), leaf)
-        for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
-    ]
+    rows = [(words_of(path), leaf) for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]]
     if rows and all(path[:1] == ("states",) and len(path) > 2 for path, _ in rows):
         rows = [(path[2:], leaf) for path, leaf in rows]
     if rows and all(path[-1:] == ("value",) and len(path) > 1 for path, _ in rows):
@@ -28,6 +25,12 @@ def named_leaves(tree: Any) -> list[Leaf]:
     if rows and all(path[:1] == ("params",) and len(path) > 1 for path, _ in rows):
         rows = [(path[1:], leaf) for path, leaf in rows]
     return rows
+
+
+def words_of(path: Iterable[Any]) -> tuple[str, ...]:
+    """The keys of a path of JAX, as words."""
+    fields = ("name", "key", "idx")
+    return tuple(str(next((getattr(key, each) for each in fields if hasattr(key, each)), key)) for key in path)
 
 
 def dotted(path: Iterable[str]) -> str:

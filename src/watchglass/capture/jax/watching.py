@@ -25,7 +25,7 @@ from watchglass.capture.jax.graph import JaxProgram
 from watchglass.capture.jax.jitted import Watched
 from watchglass.capture.jax.results import follows_from
 from watchglass.capture.jax.tracing import GRADIENT, LOSS, MODULE, OPTIMIZER, TRACING, UPDATE, traced
-from watchglass.capture.jax.trees import dotted, getter, named_leaves
+from watchglass.capture.jax.trees import dotted, getter, named_leaves, words_of
 from watchglass.capture.port import Port
 from watchglass.record import OpenStep
 from watchglass.records import Mode, facts
@@ -543,7 +543,7 @@ class Outcome:
         models = [known[key].model for key, part in parts.items() if part in (ValuePart.GRADIENT, ValuePart.AFTER)]
         losses = [values[key] for key, part in parts.items() if part in (ValuePart.LOSS, ValuePart.METRIC)]
         scalars = {
-            index: dotted(jax.tree_util.keystr((key,), simple=True) for key in path)
+            index: dotted(words_of(path))
             for index, (path, leaf) in enumerate(leaves)
             if getattr(leaf, "size", 0) == 1 and jax.numpy.issubdtype(leaf.dtype, jax.numpy.floating)
         }

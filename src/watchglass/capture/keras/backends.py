@@ -48,9 +48,9 @@ class Backend(ABC):
         """What a step returned, with values; it must return logs."""
         return {**result, _KEY: values}
 
-    def without_values(self, result: Any) -> tuple[Any, dict[str, Any]]:
-        """What a function returned as the script gets it, and the values."""
-        values = result.pop(_KEY)
+    def without_values(self, result: Any) -> tuple[Any, dict[str, Any] | None]:
+        """What a function returned as the script gets it, and the values; None if it has none."""
+        values = result.pop(_KEY, None)
         return result, values
 
     #: Whether samples are counted as batches are taken, since no metric can be read between calls.
@@ -106,9 +106,13 @@ class Jax(Backend):
 
     def __init__(self) -> None:
         self._jax = sys.modules["jax"]
-        from jax.extend.core import get_opaque_trace_state
+        try:
+            from jax.extend.core import get_opaque_trace_state as state
+        except ImportError:  # before JAX 0.10 it was there for Flax
+            from jax.core import get_opaque_trace_state
 
-        self._state = get_opaque_trace_state
+            state = functools.partial(get_opaque_trace_state, convention="flax")
+        self._state = state
 
     def scope(self) -> object:
         """The trace."""
@@ -172,9 +176,9 @@ class Jax(Backend):
         logs, state = result
         return {**logs, _KEY: values}, state
 
-    def without_values(self, result: Any) -> tuple[Any, dict[str, Any]]:
+    def without_values(self, result: Any) -> tuple[Any, dict[str, Any] | None]:
         """The logs are a new dictionary of each call."""
-        return result, result[0].pop(_KEY)
+        return result, result[0].pop(_KEY, None)
 
 
 class TakenBatches:

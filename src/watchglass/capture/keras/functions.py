@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from watchglass.capture.compiled.collecting import Values
@@ -60,16 +61,18 @@ class FunctionTwin:
     Args:
         values: Collects.
         function: The function.
+        collecting: Inside, the step of the model collects.
         backend: Its backend.
         compiled: Whether it is traced before it runs.
         outcome: Reports that it cannot be traced.
     """
 
     def __init__(
-        self, values: StepValues, function: Callable[..., Any], backend: Backend, outcome: Twin, *, compiled: bool
-    ) -> None:
-        self._values, self._function, self._backend = values, function, backend
-        self._outcome, self._compiled = outcome, compiled
+        self, values: StepValues, function: Callable[..., Any], collecting: Callable[[], AbstractContextManager[None]],
+        backend: Backend, outcome: Twin, *, compiled: bool,
+    ) -> None:  # fmt: skip
+        self._values, self._function, self._collecting = values, function, collecting
+        self._backend, self._outcome, self._compiled = backend, outcome, compiled
 
     @property
     def values(self) -> StepValues:
@@ -90,7 +93,8 @@ class FunctionTwin:
             return plain(*args), {}
         traces = self._values.traces
         try:
-            result = self._function(*args)
+            with self._collecting():
+                result = self._function(*args)
         except Exception as error:
             traced = self._values.traces > traces
             if not (self._compiled and traced) or isinstance(error, StopIteration) or self._backend.is_execution(error):
@@ -100,4 +104,7 @@ class FunctionTwin:
             return plain(*args) if taken is None else plain(*args[:-1], taken.again()), {}
         if self._values.failure is not None:
             self._outcome.give_up(self._values.failure)
-        return self._backend.without_values(result)
+        found, values = self._backend.without_values(result)
+        if values is None:
+            self._outcome.give_up(KeyError("what the step collected is not in its logs"))
+        return found, values or {}

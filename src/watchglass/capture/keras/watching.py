@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import keras
@@ -177,22 +178,35 @@ class KerasWatching:
     def _twin(self, name: str, model: Any) -> FunctionTwin:
         values = StepValues(model, self._backend, self._of(model).number)
         attribute, step = f"{name}_function", f"{name}_step"
-        own, before = vars(model), getattr(model, attribute)
-        existing = own.get(step)
-        own[step] = values.around(getattr(model, step))
+        collecting_step = values.around(getattr(model, step))
+        of = weakref.ref(model)
+
+        @contextmanager
+        def collecting() -> Iterator[None]:
+            # Past Keras, which tracks what is set on a model. Some releases look the step up as they make the function,
+            # others as they trace it.
+            own = vars(of())
+            existing = own.get(step)
+            own[step] = collecting_step
+            try:
+                yield
+            finally:
+                if existing is None:
+                    own.pop(step, None)
+                else:
+                    own[step] = existing
+
+        before = getattr(model, attribute)
         try:
-            self._originals[f"make_{name}_function"](model, force=True)
+            with collecting():
+                self._originals[f"make_{name}_function"](model, force=True)
             function = getattr(model, attribute)
         finally:
             setattr(model, attribute, before)
-            if existing is None:
-                own.pop(step, None)
-            else:
-                own[step] = existing
         title = f"{type(model).__name__}.{step}"
         outcome = Twin(self.port, title, lambda: None, lambda: (None, {}))
         compiled = not model.run_eagerly and (self._backend.name == "tensorflow" or bool(model.jit_compile))
-        return FunctionTwin(values, function, self._backend, outcome, compiled=compiled)
+        return FunctionTwin(values, function, collecting, self._backend, outcome, compiled=compiled)
 
     def _reset(self, model: Any) -> None:
         if model in self._models:

@@ -13,7 +13,7 @@ import numpy as np
 
 from watchglass.capture.compiled.collecting import Updater
 from watchglass.capture.jax.tracing import TRACING, Optimizer, traced
-from watchglass.capture.jax.trees import named_leaves
+from watchglass.capture.jax.trees import named_leaves, words_of
 from watchglass.capture.port import Port
 from watchglass.records import facts
 
@@ -176,7 +176,7 @@ def variables_of(state: Any, updates: Any) -> Iterator[tuple[str, tuple[str, ...
         return bool(jax.tree_util.tree_structure(node) == structure)
 
     for path, node in jax.tree_util.tree_flatten_with_path(state, is_leaf=is_like)[0]:
-        name = jax.tree_util.keystr(path[-1:], simple=True) if path else ""
+        name = words_of(path)[-1] if path else ""
         if is_like(node) and structure.num_leaves:
             for parameter, leaf in named_leaves(node):
                 yield name, parameter, leaf
