@@ -255,7 +255,8 @@ def test_a_suite_that_does_not_use_it_imports_nothing_of_it(pytester: pytest.Pyt
             assert not {"numpy", "torch", "pyarrow", "rich", "plotly"} & sys.modules.keys()
     """
     pytester.makepyfile(tests)
-    environment = "-p", "no:cacheprovider", "-p", "no:hypothesispytest"
+    # The plugin of jaxtyping, which Equinox installs, imports NumPy.
+    environment = "-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-p", "no:jaxtyping"
     result = pytester.runpytest_subprocess("-W", "error", *environment)
     result.assert_outcomes(passed=1)
 
