@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import io
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -443,6 +444,7 @@ def test_what_is_on_by_default_is_recorded(run_path: Path) -> None:
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             scaler.step(optimizer)
             scaler.update()
+        torch.save(model.state_dict(), io.BytesIO())
     # All parameters that a backward reaches are in the optimizer, there is one process, no token and no evaluation.
     assert {kind for kind in FACTS if facts(run_path, kind)} == chosen_facts(None) - {
         "unheld_parameters", "rank_gradients", "token_targets", "rows_seen_in_training",
