@@ -71,7 +71,7 @@ def _job(shown: Shown) -> Sequence[Block]:
     links, run = shown.links, shown.identifier
     settings = links.run(run, "settings")
     seconds = "Take a sample of the machine every so many seconds"
-    # What nobody has changed is as the job was started, which shows in what it has recorded.
+    # A setting without a change is that of the start; the recorded rows show it.
     job = shown.published.run
     changed = job.facts(facts.ProfilerChanged)
     timed = next((each.module_times for each in reversed(changed) if each.module_times is not None), None)

@@ -120,9 +120,8 @@ class WatchedRun:
     def drawn(self, view: str, draw: Callable[[Published], Drawn]) -> Drawn:
         """A view of the newest look, drawn once for each look however many ask for it.
 
-        Views are drawn one after the other by threads of their own: at once, each would take as long as all. Who would
-        wait longer than a moment gets the view as it was drawn a few looks before; the page has its number, and so asks
-        again.
+        Separate threads draw the views one after another: drawn at once, each would take as long as all together. A
+        request that would wait too long gets an older drawing; the page knows its number, and asks again.
         """
         known = self.newest.made.get(view) or self._latest.get(view)
         behind = self._newest.number - known.number if known is not None else _MOST_BEHIND + 1

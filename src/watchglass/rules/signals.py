@@ -69,7 +69,7 @@ def unclipped_recurrence(view: StepView, modules_hit: Iterable[str] = ()) -> boo
 
 
 def classes(view: StepView) -> int | None:
-    """Number of classes of a model with a training accuracy: the units of its last weight, at least two; else None."""
+    """Units of the last weight, at least 2, as the number of classes; None for a model without a training accuracy."""
     weights = (
         view.catalog.select(Selection(Role.WEIGHT, min_dims=2)) if len(view.series("accuracy", Mode.TRAIN)) else []
     )

@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _say(config: ExporterConfig, what: str) -> None:
-    with suppress(OSError):  # nobody reads it any more
+    with suppress(OSError):  # the reader of stderr has gone
         later = f"watchglass export {config.run} --to tensorboard -o {config.settings.folder}"
         print(f"watchglass: warning: {what}; to write it later: {later}", file=sys.stderr, flush=True)
 

@@ -1,6 +1,6 @@
 """The profiler's report: where the time of a run went, and what the rules on time found, as one HTML file and as JSON.
 
-The page is the section of the report on time and machine, below a headline of its own.
+The page is a headline and the section of the report on time and machine.
 """
 
 from __future__ import annotations

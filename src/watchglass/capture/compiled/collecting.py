@@ -122,8 +122,8 @@ Values = dict[str, Any]
 class Collector:
     """Collects values while functions are traced. For the training thread.
 
-    A frame belongs to one trace. A transformation inside a trace, such as a derivative, opens a frame of its own,
-    returns the values of it as further results, and the outer frame absorbs what these have become.
+    A frame belongs to one trace. A transformation inside a trace, such as a derivative, opens an inner frame,
+    returns its values as further results, and the outer frame absorbs what these have become.
 
     Attributes:
         known: What the value of a key is, in all traces so far.

@@ -36,7 +36,7 @@ def share_of_right(
     Args:
         function: The loss function.
         predictions: Of a likelihood of classes, a row of classes for each; else of the shape of the target.
-        target: The class of each row, or shares of classes; else labels of 0 and 1: others are judged by nobody.
+        target: The class of each row, or shares of classes; else labels of 0 and 1. Other targets are not evaluated.
         ignored: The class that counts as none.
     """
     kind = loss_kind(function)

@@ -1,4 +1,4 @@
-"""The steps of a training in JAX: which calls are steps, what they do, and what is saved of them."""
+"""The steps of a training run in JAX: which calls are steps, what they do, and what is saved of them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Function:
     """What is known of one function of the script, however often it is jitted.
 
     Args:
-        fun: The function; whoever calls this one holds it.
+        fun: The function; its caller keeps it alive.
     """
 
     def __init__(self, fun: Callable[..., Any]) -> None:
@@ -142,7 +142,7 @@ class Watching:
         # Of several steps in a call: the first, and the number of the last one that is due.
         self._first: OpenStep | None = None
         self._due_at = -1
-        # Whether updates come in calls of their own: None before it shows.
+        # Whether updates are separate calls; None until that is known.
         self._apart: bool | None = None
         #: Programs of twins that were traced since the last step, what they return, and numbers of models.
         self._programs: list[tuple[Any, Any, int]] = []

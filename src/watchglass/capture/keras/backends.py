@@ -1,4 +1,4 @@
-"""What differs between the backends of Keras: what a training function takes and returns, and how it is traced."""
+"""Differences between the backends of Keras: arguments and results of training functions, and tracing."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Backend(ABC):
         return nullcontext()
 
     def logs(self, result: Any) -> Any:
-        """The logs in what a training or test function returns."""
+        """The logs in the result of a training or test function."""
         return result
 
     def with_values(self, result: Any, values: dict[str, Any]) -> Any:

@@ -318,7 +318,7 @@ def _bound(function: Callable[..., None], args: tuple[Any, ...], kwargs: dict[st
 
 @contextmanager
 def _method(owner: Any, name: str, around: Callable[..., Any]) -> Iterator[None]:
-    """Inside, a method is called through ``around(original, ...)``; of an object it is an attribute of its own."""
+    """Inside, calls of a method of an object or class go through ``around(original, ...)``."""
     original = getattr(owner, name)
     own, existed = vars(owner), name in vars(owner)
 

@@ -80,7 +80,7 @@ class RunningMeans:
         self._before: dict[str, tuple[Any, Any]] = {}
 
     def reset(self) -> None:
-        """The means begin anew."""
+        """Keras has reset its running means."""
         self._before.clear()
 
     def batch(self, name: str, mean: Any, count: Any) -> DeferredNumbers:

@@ -34,7 +34,7 @@ class KerasModel:
     def __init__(self, model: Any, number: int, backend: Backend) -> None:
         self._model, self.number, self._backend = model, number, backend
         self._running = RunningMeans()
-        # Its metrics that means are known of, until these begin anew.
+        # By mode, metrics with known running means; emptied when Keras resets them.
         self._counted: dict[Mode, dict[str, Any]] = {}
         self.samples = self.batches = 0
         self.means: dict[Mode, Mapping[str, bool]] = {
@@ -55,7 +55,7 @@ class KerasModel:
         self.rate: float | None = None
 
     def reset(self) -> None:
-        """Its metrics begin anew."""
+        """Keras has reset its metrics."""
         self._running.reset()
         self._counted.clear()
         self.samples = self.batches = 0

@@ -245,7 +245,7 @@ def taken(result: Any, index: int) -> Any:
 
 
 def key_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Arguments by which a script chooses what a function does: each value of these makes a trace of its own."""
+    """Arguments by which a script chooses what a function does: TensorFlow makes a trace for each of their values."""
     found = tuple([each for each in args if type(each) in (bool, str)])
     return (found, tuple(sorted(kwargs.items()))) if kwargs and _are_constants(kwargs) else found
 

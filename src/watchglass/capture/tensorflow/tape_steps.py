@@ -1,4 +1,4 @@
-"""The steps of a training in TensorFlow: which calls and tapes make a step, and what is saved of it."""
+"""The steps of a training run in TensorFlow: which calls and tapes make a step, and what is saved of it."""
 
 from __future__ import annotations
 
