@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -279,6 +280,10 @@ def test_a_job_is_profiled_from_another_terminal(tmp_path: Path) -> None:
         functions = call("profile", "run", "--steps", "2", "--python")
         assert (functions.returncode, "Python functions of training steps" in functions.stdout) == (0, True)
         assert {"function", "place", "share"} <= set(functions.stdout.split())
+        told = json.loads(call("profile", "run", "--steps", "2", "--json").stdout)
+        (window,) = told["windows"]
+        assert (window["worker"], window["steps"][1] - window["steps"][0], told["refused"]) == ("worker_0", 2, {})
+        assert "aten::addmm" in {row["name"] for row in window["rows"]}
         changed = call("profile", "run", "--sample-interval", "0.1", "--module-times", "on")
         assert (changed.returncode, changed.stdout) == (0, ""), changed.stderr
         assert "run: sample_interval_s = 0.1, module_times = true, from step " in changed.stderr
@@ -295,7 +300,7 @@ def test_a_job_is_profiled_from_another_terminal(tmp_path: Path) -> None:
     assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
     assert "run has ended, so nothing of it can be profiled; a new run can be" in ended.stderr
     run = open_run(tmp_path / "run")
-    assert [len(window.steps) for window in run.operators()] == [3]
+    assert [len(window.steps) for window in run.operators()] == [3, 2]
     with pytest.raises(EndOfRunError):
         run.profile()
     with pytest.raises(EndOfRunError):

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from watchglass import view
 from watchglass.cli import shared_options
@@ -17,6 +21,8 @@ from watchglass.records import count
 
 if TYPE_CHECKING:
     from watchglass.run import Operators, ProfileRequest, PythonProfile
+
+    _Request = ProfileRequest[Operators] | ProfileRequest[PythonProfile]
 
 
 def profile(
@@ -34,6 +40,7 @@ def profile(
     off: Annotated[bool, option("--off", "Pause the sampler, and refuse to profile steps.")] = False,
     on: Annotated[bool, option("--on", "Go on after --off.")] = False,
     no_wait: Annotated[bool, option("--no-wait", "Do not wait for the result.")] = False,
+    as_json: Annotated[bool, option("--json", "Print JSON for programs.")] = False,
 ) -> None:
     """Profile the next training steps of a running job: operators with PyTorch's profiler, or Python functions.
 
@@ -43,12 +50,15 @@ def profile(
     """
     from watchglass.run import open_run
 
+    answer: dict[str, Any] = {"run": run}
     settings = _settings(sample_interval, module_times, on=on, off=off)
     if settings:
         step = open_run(run).change_profiler(**settings)
+        answer["changed"] = {**settings, "from_step": step}
         changes = ", ".join(f"{name} = {str(value).lower()}" for name, value in settings.items())
         print_note(f"{view.printable(run)}: {changes}, from step {step} on or the next possible one")
         if steps is None:
+            _print_json(as_json, answer)
             return
     number, first = whole_number("--steps", steps or "5"), None if start is None else whole_number("--start", start)
     request = (
@@ -60,22 +70,43 @@ def profile(
     print_note(f"{asked}{request.steps.start} on{'' if start is not None else ' or the next possible one'}")
     if no_wait:
         print_note(f"to see the result: watchglass show {run}, or watchglass report {run} -o FILE")
+        _print_json(as_json, {**answer, "steps": _ends(request.steps)})
         return
     try:
-        _print(request)
+        windows = _wait(request)
     except KeyboardInterrupt:
         print_note(f"interrupted; the request remains. To see the result: watchglass show {run}")
         raise
+    if as_json:
+        found = [{**asdict(window), "steps": _ends(window.steps)} for window in windows]
+        answer |= {"steps": _ends(request.steps), "windows": found, "refused": request.refused}
+        _print_json(as_json, answer)
+    else:
+        _print(windows)
 
 
-def _print(request: ProfileRequest[Operators] | ProfileRequest[PythonProfile]) -> None:
-    from watchglass.run import Operators
+def _ends(steps: range) -> list[int]:
+    """The first step, and the one after the last."""
+    return [steps.start, steps.stop]
 
+
+def _print_json(as_json: bool, answer: dict[str, Any]) -> None:
+    if as_json:
+        typer.echo(view.strict_json(answer), nl=False)
+
+
+def _wait(request: _Request) -> Sequence[Operators | PythonProfile]:
     with progress("waiting for the profiled steps (Ctrl-C to end the wait)") as tick:
         windows = request.wait(tick=tick)
-    console = stdout_console()
     for name, reason in request.refused.items():
         print_note(f"{name} was not profiled: {reason}")
+    return windows
+
+
+def _print(windows: Sequence[Operators | PythonProfile]) -> None:
+    from watchglass.run import Operators
+
+    console = stdout_console()
     for window in windows:
         titles: tuple[str, ...] = view.OPERATOR_TITLES
         if isinstance(window, Operators):

@@ -34,6 +34,7 @@ READS: dict[str, Callable[[Path, Any], Any]] = {
     "reductions": lambda path, mode: [each.tolist() for each in tensor(path).reductions("mean", mode)],
     "histogram": lambda path, mode: tensor(path).histogram(1, mode).counts.tolist(),
     "histograms": lambda path, mode: list(tensor(path).histograms(mode)),
+    "inactive_units": lambda path, mode: [each.tolist() for each in tensor(path).inactive_units(mode)],
     "quantiles": lambda path, mode: [each.tolist() for each in tensor(path).quantiles([0.5], mode)],
 }
 
@@ -44,8 +45,9 @@ def tensor(path: Path) -> Tensor:
 
 @pytest.fixture
 def run_path(tmp_path: Path) -> Path:
+    units = {"d.weight": np.array([True, False])}
     training = [Step({"loss": 1.0 - n / 10}, {"d.weight": np.full(2, n)}) for n in range(3)]
-    evaluation = [Step({"loss": 5.0 + n}, {"d.weight": np.ones(2)}, mode=Mode.EVAL) for n in range(2)]
+    evaluation = [Step({"loss": 5.0 + n}, {"d.weight": np.ones(2)}, units=units, mode=Mode.EVAL) for n in range(2)]
     return Path(build_run(tmp_path / "run", training + evaluation))
 
 
