@@ -44,8 +44,11 @@ class KerasWatching:
         self._chosen: weakref.WeakSet[Any] | None = weakref.WeakSet()
         # Further updates of the call that runs.
         self._passed = 0
-        self._begin, self._end = port.guarded(self._begins), port.guarded(self._ends)
-        self._fail = port.guarded(self._steps.fail)
+        # Guarded, so that each may return None.
+        self._begin: Callable[..., Any] = port.guarded(self._begins)
+        self._end = port.guarded(self._ends)
+        self._fail, self._take = port.guarded(self._steps.fail), port.guarded(backend.taken)
+        self._find_twin: Callable[[WatchedFunction], FunctionTwin | None] = port.guarded(_twin_of)
         self._originals: dict[str, Callable[..., Any]] = {}
         for name in _MODES:
             self._wrap(f"make_{name}_function", functools.partial(self._made, name))
@@ -65,18 +68,18 @@ class KerasWatching:
         port, values, taken = self.port, None, None
         if port.running or not port.guard.active or port.guard.is_busy:
             return function.plain(*args)
-        recorded = function.mode is not Mode.TRAIN or self._of(function.model).begins_step()
-        step = self._begin(function) if recorded else None
-        if step is not None or self._backend.counts_batches:
-            taken = self._backend.taken(args[-1])
+        recorded, step = self._begin(function) or (False, None)
+        twin = None if step is None else self._find_twin(function)
+        if twin is not None or self._backend.counts_batches:
+            taken = self._take(args[-1])
             if taken is not None:
                 args = *args[:-1], taken
         port.running = "keras"
         try:
-            if step is None:
+            if twin is None:
                 result = function.plain(*args)
             else:
-                result, values = function.twin(function.plain, args, taken)
+                result, values = twin(function.plain, args, taken)
         except BaseException:
             self._fail()
             raise
@@ -85,10 +88,14 @@ class KerasWatching:
         self._end(function, taken, result, step, values, recorded)
         return result
 
-    def _begins(self, function: WatchedFunction) -> OpenStep | None:
+    def _begins(self, function: WatchedFunction) -> tuple[bool, OpenStep | None]:
+        """Whether the call is recorded, and its step if that is due."""
         if function.mode is Mode.TRAIN:
-            self._pass(self._of(function.model))
-        return self._steps.begin(function.mode)
+            about = self._of(function.model)
+            if not about.begins_step():
+                return False, None
+            self._pass(about)
+        return True, self._steps.begin(function.mode)
 
     def _pass(self, about: KerasModel) -> None:
         """Of several updates of a call one is recorded: that which is due, else the last."""
@@ -218,3 +225,7 @@ class KerasWatching:
                 function = vars(model).get(f"{name}_function")
                 if isinstance(function, WatchedFunction):
                     setattr(model, f"{name}_function", function.plain)
+
+
+def _twin_of(function: WatchedFunction) -> FunctionTwin:
+    return function.twin

@@ -103,6 +103,8 @@ class TapeSteps:
         self._begins, self._passed = guarded(self.steps.begin), guarded(self._end_pass)
         self._took, self._delivers = guarded(self._take), guarded(self._deliver)
         self._evaluated = guarded(self._end_evaluation)
+        #: Returns what variables hold now; None after a fault.
+        self._read: Callable[[list[Any]], list[Any] | None] = guarded(self._values_of)
         self.keras: Callable[[], None] = lambda: None
         port.on_settle.append(self._leave)
         port.detach_with(self._end)
@@ -257,19 +259,24 @@ class TapeSteps:
         If what lies between operations is wanted, too, they are fused in another way: the last bits may differ.
         """
         variables = [variable for each in about.variables if (variable := each()) is not None]
-        before = [self._arrays.values(variable) for variable in variables]
+        before = self._read(variables)
+        if before is None:
+            return plain(*args, **kwargs), Values()
         try:
             values = twin(*args, **kwargs)[1]
-            by_twin = [self._arrays.values(variable) for variable in variables]
+            by_twin = self._read(variables)
         finally:
             for variable, value in zip(variables, before, strict=True):
                 variable.assign(value)
         result = plain(*args, **kwargs)
         if about.compared < _COMPARED:
             about.compared += 1
-            pairs = zip(by_twin, map(self._arrays.values, variables), strict=True)
-            about.differs |= any(one.numpy().tobytes() != other.numpy().tobytes() for one, other in pairs)
+            by_itself = self._read(variables)
+            about.differs |= by_twin is None or by_itself is None or not all(map(_same_bits, by_twin, by_itself))
         return result, values
+
+    def _values_of(self, variables: list[Any]) -> list[Any]:
+        return [self._arrays.values(variable) for variable in variables]
 
     def _take(self, about: FunctionAbout, opened: OpenTapeStep, result: Any, values: Values) -> None:
         """Keep what a function that trains has returned."""
@@ -552,6 +559,10 @@ class TapeSteps:
             since, rate = 0, rate_of(model.optimizer)
         self._rates[model.number] = since + 1, rate
         return rate
+
+
+def _same_bits(one: Any, other: Any) -> bool:
+    return bool(one.numpy().tobytes() == other.numpy().tobytes())
 
 
 def _mean(losses: list[Any]) -> Any:
