@@ -134,6 +134,7 @@ class RunRecords:
         else:
             counting = {self.fixed_attempt}
         self.workers = sorted({who for attempt, who in keys if attempt in counting}, key=layout.worker_order)
+        self._names = frozenset(self.workers)
         self.streams = sorted(reading.streams.parts)
         team = [Worker(who, {at: found}) for (at, who), found in keys.items() if at == self.attempts[-1]]
         self.finished = bool(team) and all(worker.left for worker in team)
@@ -146,7 +147,7 @@ class RunRecords:
         Raises:
             UnknownNameError: There is no such worker.
         """
-        if name is not None and name not in self.workers:
+        if name is not None and name not in self._names:
             raise UnknownNameError(
                 f"{self.location} has no worker {name!r}; it has {', '.join(self.workers) or 'none'}"
             )
