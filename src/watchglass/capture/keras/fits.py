@@ -41,14 +41,20 @@ class Fits:
         port = self._port
         if self.batches_left is not None:
             self.batches_left -= model.steps_per_execution
-        asked = port.changes.pending and port.advice.stops and port.clock.at_boundary
-        if asked and port.ends_before(port.clock.next_train_step):
+        if port.advice.stops and self._stops():
             model.stop_training = True
+
+    def _stops(self) -> bool:
+        port = self._port
+        if not (port.changes.pending and port.clock.at_boundary):
+            return False
+        return port.ends_before(port.clock.next_train_step)
 
     def _fit_begins(self, callbacks: Any, arguments: Mapping[Any, Any]) -> None:
         if self._watched(callbacks.model):
             self._first_epoch = True
-            self._port.advice.stops = True
+            # Keras asks after a batch whether to stop: only an exception keeps the first one from being trained on.
+            self._port.advice.stops = not self._stops()
 
     def _epoch_begins(self, callbacks: Any, arguments: Mapping[Any, Any]) -> None:
         model, port = callbacks.model, self._port
