@@ -148,6 +148,18 @@ class KerasSuite:
         assert (optimizer.type, optimizer.setting("lr")) == ("SGD", pytest.approx(0.1))
         assert [each.steps for each in run.facts(facts.PlannedSteps)] == [8]
 
+    @pytest.mark.parametrize("interval", [1, 10**6])
+    def test_each_epoch_has_its_metrics(self, build: Callable[..., Model], tmp_path: Path, interval: int) -> None:
+        inputs, labels = data()
+        model = build()
+        with watchglass.watch(model, run=tmp_path / "run", save_interval=interval, strict=True):
+            history = model.fit(inputs, labels, batch_size=16, epochs=3, validation_split=0.2, verbose=0).history
+        run = watchglass.open_run(tmp_path / "run")
+        for name in ("val_loss", "val_accuracy", "logged/loss", "logged/accuracy"):
+            steps, values = run.scalars(name)
+            assert steps.tolist() == [4, 8, 11], name
+            assert values == pytest.approx(history[name.removeprefix("logged/")]), name
+
     @pytest.mark.parametrize("name", ["jit", "eager", "scaled", "averaged", "accumulated", "scheduled", "several"])
     def test_other_settings_are_bit_equal(self, keras: Any, tmp_path: Path, name: str) -> None:
         inputs, labels = data(64)

@@ -61,8 +61,8 @@ def wrap(
 def record_logged(port: Port, metrics: Mapping[str, Any]) -> None:
     """Record numbers that a framework logs: with the step or evaluation that is still open, else with the next step.
 
-    On the fast path a step is over with its update, so they belong to the next one. A name of a series that is recorded
-    anyhow gets the prefix ``logged/``.
+    On the fast path a step is over with its update, so they belong to the next one; at the end of the run, to its last
+    TRAIN step. A name of a series that is recorded anyhow gets the prefix ``logged/``.
     """
     evaluation = port.clock.evaluation
     records = port.records.carried if evaluation is None else evaluation.records

@@ -268,6 +268,7 @@ class Port:
         """
         if not self.is_owner:
             return
+        late = None
         if self.guard.active:
             self.settle()
             self.guard.call(self.changes.apply_to_profiler)
@@ -276,6 +277,7 @@ class Port:
             self.clock.close()
             self.records.put_late()
             self.resumption.look(last=True)
+            late = self.records.take()
             self.guard.active = False
         self.guard.detach()
         # These callbacks hold the adapter, which holds the model.
@@ -283,7 +285,7 @@ class Port:
             callbacks.clear()
         if self._recorder.started:
             status = status or ("stopped" if self._stopped else "finished")
-            self._recorder.close(status, self.cost.report(), failure)
+            self._recorder.close(status, self.cost.report(), failure, late)
         while self.on_close:
             self.on_close.pop()()
 

@@ -55,16 +55,17 @@ class Backlog:
         tensors: Sequence[TensorInfo],
         writer: FrameWriter,
         steady_ids: tuple[int, int],
+        more: Sequence[OpenStep] = (),
     ) -> None:
-        """Add the frames of steps; their raw tensors are written at once.
+        """Add the frames of steps, and of more records of known ones; their raw tensors are written at once.
 
         A step that cannot be encoded is lost alone; it is counted and logged, and recording continues.
         """
         write_tensors = partial(self._write_tensors, writer)
         try:
-            self._frames += encode_steps(steps, tensors, write_tensors, steady_ids=steady_ids)
+            self._frames += encode_steps(steps, tensors, write_tensors, steady_ids=steady_ids, more=more)
         except Exception as error:
-            frames, lost = encode_singly(steps, tensors, write_tensors, steady_ids=steady_ids)
+            frames, lost = encode_singly(steps, tensors, write_tensors, steady_ids=steady_ids, more=more)
             self._frames += frames
             self.lost["steps"] += lost
             if not self._faulty:

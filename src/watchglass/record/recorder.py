@@ -10,7 +10,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -20,12 +20,12 @@ from watchglass.errors import ForkedError, StoreError, WatchglassError
 from watchglass.record.backlog import Backlog
 from watchglass.record.flight_recorder import FlightRecorder
 from watchglass.record.frame_writer import FrameWriter, Opening
-from watchglass.record.open_steps import OpenStep
+from watchglass.record.open_steps import CapturedRecords, OpenStep
 from watchglass.record.recording_cost import ObservedCost, ThreadTime
 from watchglass.record.steady_rows import SteadyRow
 from watchglass.record.step_encoding import encode_ending
 from watchglass.record.step_queue import StepQueue
-from watchglass.records import Failure, TensorInfo
+from watchglass.records import Failure, Mode, TensorInfo
 from watchglass.store import encode_facts
 
 _log = logging.getLogger("watchglass")
@@ -40,6 +40,7 @@ class WorkerEnding(NamedTuple):
     status: str  #: ``finished``, ``failed`` or ``stopped``.
     counters: dict[str, Any]  #: What the capture cost.
     failure: Failure | None  #: What ended the run; None for an orderly end or an unknown reason.
+    late: CapturedRecords  #: What was recorded after the last step.
 
 
 class Recorder:
@@ -89,6 +90,7 @@ class Recorder:
         self.work = ThreadTime()  #: CPU time of the thread.
         self.observed = ObservedCost()  #: How much longer captured steps took than their neighbours.
         self._has_ended = False
+        self._last_train = -1  # the last TRAIN step so far, by its global step
         self._closing: WorkerEnding | None = None
         self._thread: threading.Thread | None = None
 
@@ -130,19 +132,21 @@ class Recorder:
         self._wake.set()
 
     def close(
-        self, status: str, counters: dict[str, Any], failure: Failure | None = None, timeout_s: float = 30.0
-    ) -> bool:
+        self, status: str, counters: dict[str, Any], failure: Failure | None = None,
+        late: CapturedRecords | None = None, timeout_s: float = 30.0,
+    ) -> bool:  # fmt: skip
         """Write everything that is queued and the worker's last record; returns whether that was done in time.
 
         Args:
             status: ``finished``, ``failed`` or ``stopped``.
             counters: What the capture cost, for the last record.
             failure: What ended the run, if known.
+            late: What was recorded after the last step: it counts as records of the last TRAIN step.
             timeout_s: Seconds to wait for the thread, in addition to the time for an unreachable or slow store.
         """
         if self._thread is None:
             return True
-        self._closing = WorkerEnding(status, counters, failure)
+        self._closing = WorkerEnding(status, counters, failure, late or CapturedRecords())
         self._wake.set()
         began_s, reported = time.monotonic(), False
         while self._thread.is_alive():
@@ -295,7 +299,7 @@ class Recorder:
         facts = self._queue.take_facts()
         if facts:
             backlog.add(encode_facts(facts))
-        backlog.add_steps(steps, tensors, writer, self.row_ids)
+        backlog.add_steps(steps, tensors, writer, self.row_ids, self._more(steps, closing))
         try:
             backlog.write(writer)
             if closing is not None and not self._has_ended:
@@ -313,3 +317,17 @@ class Recorder:
             self.work.done(started, steps)
             if backlog.bytes_written:
                 self.work.warm()
+
+    def _more(self, steps: Sequence[OpenStep | SteadyRow], closing: WorkerEnding | None) -> list[OpenStep]:
+        """What was recorded after the last step, as records of the last TRAIN step; once."""
+        trained = (each for each in reversed(steps) if isinstance(each, tuple) or each.mode is Mode.TRAIN)
+        self._last_train = next((_number(each) for each in trained), self._last_train)
+        if closing is None or closing.late.is_empty or self._last_train < 0:
+            return []
+        self._closing = closing._replace(late=CapturedRecords())
+        closing.late.take_saved()
+        return [OpenStep(self._last_train, Mode.TRAIN, 0, 0, 0, records=closing.late)]
+
+
+def _number(step: OpenStep | SteadyRow) -> int:
+    return int(step[0]) if isinstance(step, tuple) else step.global_step

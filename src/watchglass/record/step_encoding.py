@@ -79,6 +79,7 @@ def encode_steps(
     write_tensors: Callable[[list[tuple[int, RawTensor]]], list[dict[str, Any]]],
     *,
     steady_ids: tuple[int, int] = (0, 0),
+    more: Sequence[OpenStep] = (),
 ) -> list[bytes]:
     """Frames of everything that belongs to ``steps``, in the order in which a reader needs them.
 
@@ -90,10 +91,11 @@ def encode_steps(
         write_tensors: Writes raw tensors ``(global_step, tensor)`` to a file next to the segment and returns their
             index rows.
         steady_ids: Tensor ids of the loss and the learning rate of a :class:`SteadyRow`.
+        more: Further records of steps whose ends are among ``steps``, or were encoded before.
     """
     steady = steady_tables([step for step in steps if isinstance(step, tuple)], steady_ids)
     whole = [step for step in steps if not isinstance(step, tuple)]
-    recorded = rows_of(_yielding_the_lock(whole))
+    recorded = rows_of(_yielding_the_lock([*whole, *more]))
     frames, unnamed = _list_frames(encode_catalog, tensors)
     lost = [facts.Dropped({"tensors": 1, "tensor_id": t.tensor_id}, _TOO_LONG).to_fact("recorder") for t in unnamed]
     captures: dict[int, int] = {}
@@ -141,13 +143,15 @@ def encode_singly(
     write_tensors: Callable[[list[tuple[int, RawTensor]]], list[dict[str, Any]]],
     *,
     steady_ids: tuple[int, int],
+    more: Sequence[OpenStep] = (),
 ) -> tuple[list[bytes], int]:
     """Encode each step separately, after :func:`encode_steps` failed; returns the frames and how many steps failed."""
     frames: list[bytes] = []
     lost = 0
-    for some, names in (*(((), [tensor]) for tensor in tensors), *(([step], ()) for step in steps)):
+    singly = *(((), [tensor], ()) for tensor in tensors), *(([step], (), ()) for step in steps), ((), (), more)
+    for some, names, late in singly:
         try:
-            frames += encode_steps(some, names, write_tensors, steady_ids=steady_ids)
+            frames += encode_steps(some, names, write_tensors, steady_ids=steady_ids, more=late)
         except Exception:
             lost += len(some)
     return frames, lost

@@ -17,7 +17,7 @@ from waiting import PATIENCE_S, until
 from watchglass.config import Timing
 from watchglass.control import Commit, Stop
 from watchglass.errors import ForkedError, NoRoomError, NotARunError, RunExistsError, StoreError
-from watchglass.record import Captured, OpenStep, Recorder, SteadyRow
+from watchglass.record import Captured, CapturedRecords, OpenStep, Recorder, SteadyRow
 from watchglass.record.backlog import Backlog
 from watchglass.record.flight_recorder import FlightRecorder
 from watchglass.record.steady_rows import STEADY_ROW_BYTES
@@ -36,9 +36,10 @@ from watchglass.records import (
     Role,
     TensorInfo,
     UnitKind,
+    facts,
 )
 from watchglass.stats import of_array
-from watchglass.store import RawTensor, Rings, scan
+from watchglass.store import ABSENT, RawTensor, Rings, scan
 from watchglass.tables import WorkerTables
 
 LOSS, WEIGHT = 1, 2
@@ -172,6 +173,30 @@ def test_everything_that_fits_is_written() -> None:
     assert left["counters"]["recorder_cpu_ns"] > 0
     assert not any(left["counters"]["dropped"].values())
     assert writer.closed
+
+
+@pytest.mark.parametrize("refusals", [0, 2])
+@pytest.mark.parametrize("steady", [False, True])
+def test_what_comes_after_the_last_step_is_of_the_last_training_step(steady: bool, refusals: int) -> None:
+    writer = Writer()
+    writer.refuses, writer.patience_s = refusals, PATIENCE_S
+    made = recorder(writer)
+    made.row_ids = (LOSS, 0)
+    made.put(step(0))
+    if steady:
+        made.put_row(SteadyRow(1, 1, 10, 15, 0.25, ABSENT, 1.0))
+    else:
+        made.put(step(1))
+    made.put(OpenStep(2, Mode.EVAL, 0, 1, 20, end_ns=25))
+    made.start()
+    late = CapturedRecords()
+    late.rows[SCALARS] = [(WEIGHT, 1.0, 7.0), (LOSS, 1.0, 3.0)]
+    late.add_fact(facts.NotCapturable(("x",)), "test")
+    assert made.close("finished", {}, late=late)
+    tables = writer.tables()
+    assert sorted(tables.steps) == [0, 1, 2]
+    assert [(row[0].name, row[-1]) for row in tables.rows(SCALARS, 1)] == [("loss", 3.0), ("w", 7.0)]
+    assert [fact.kind for fact in tables.facts(1)][-1] == "not_capturable"
 
 
 def test_a_full_queue_drops_raw_tensors_then_statistics_then_scalars_and_facts_and_counts_all() -> None:

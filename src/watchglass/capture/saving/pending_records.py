@@ -15,7 +15,7 @@ class PendingRecords:
         put: Gives a finished step to the recorder.
 
     Attributes:
-        carried: Records made between steps: they belong to the next step.
+        carried: Records made between steps: they belong to the next step, or to the last TRAIN step where none follows.
         late: The last step, while it waits for values that the script saves after the update.
         saves_late: Whether the script saves values after updates.
         holds: Whether the step that is being closed becomes the one that waits.
