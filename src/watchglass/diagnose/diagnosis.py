@@ -360,9 +360,10 @@ class _Diagnosing:
     def _advice(self, cause: str, group: Sequence[Finding], key: Finding) -> tuple[str, ...]:
         """Sentences with numbers if these are known, then the general ones, then those of custom rules."""
         already = {name for finding in group for name in _already(finding)}
-        sentences = list(self._knowledge.advise(cause, self._known(cause, group, key), already))
+        framework = _framework(key)
+        sentences = list(self._knowledge.advise(cause, self._known(cause, group, key), already, framework))
         for finding in group:
-            usual = self._knowledge.cause(finding.causes[0]).what_to_try if finding.causes else ()
+            usual = self._knowledge.advise(finding.causes[0], {}, (), _framework(finding)) if finding.causes else ()
             if self._support_of(finding).get(cause, 0.0) > 0 and not set(finding.what_to_try) <= set(usual):
                 sentences += finding.what_to_try
         return tuple(dict.fromkeys(sentences))[:_MOST_ADVICE]
@@ -434,6 +435,12 @@ def _already(finding: Finding) -> list[str]:
     """What the script does already, as a finding states."""
     stated = finding.evidence.get("already")
     return [name for name in stated if isinstance(name, str)] if isinstance(stated, list) else []
+
+
+def _framework(finding: Finding) -> str:
+    """The framework of the model, as a finding states."""
+    stated = finding.evidence.get("framework")
+    return stated if isinstance(stated, str) else ""
 
 
 def _when(finding: Finding) -> _Moment:

@@ -175,10 +175,12 @@ class Rule(Plugin):
         if isinstance(at, JointStep) and not of_model:
             # At the end of a run each model has its last step, and that of the process is the last of all.
             first = max((each for each in at.views if each.worker == at.first.worker), key=lambda each: each.order)
-        knowledge = built_in_knowledge(trees=_is_of_trees(first))
+        about = first.latest_fact(facts.ModelDescription) if first is not None else None
+        framework = about.framework if about is not None else ""
+        knowledge = built_in_knowledge(trees=about is not None and about.trees is True)
         done = already(first) if of_model and first is not None and (causes or symptoms) else []
         ranked = tuple(causes) or knowledge.likely(symptoms, done)
-        advice = tuple(what_to_try) or (knowledge.advise(ranked[0], {}, done) if ranked else ())
+        advice = tuple(what_to_try) or (knowledge.advise(ranked[0], {}, done, framework) if ranked else ())
         from_start = _from_start(first, symptoms) if of_model and first is not None else None
         since = min((each for each in (since, from_start) if each is not None), default=None)
         worker = at.worker if at is not None else view.worker
@@ -199,6 +201,7 @@ class Rule(Plugin):
             global_step=first.global_step if first is not None else -1,
             evidence={
                 **({"since_step": since} if since is not None else {}), **({"already": done} if done else {}),
+                **({"framework": framework} if framework else {}),
                 **(evidence or {}),
                 "subject": subject, "symptoms": list(symptoms),
             },
@@ -209,12 +212,6 @@ class Rule(Plugin):
 def state_of(rule: Rule) -> dict[str, Any]:
     """What a rule keeps from step to step, by field."""
     return {each.name: getattr(rule, each.name) for each in dataclasses.fields(rule) if _STATE in each.metadata}  # type: ignore[arg-type]
-
-
-def _is_of_trees(view: StepView | None) -> bool:
-    """Whether the model of a step is boosted trees."""
-    about = view.latest_fact(facts.ModelDescription) if view is not None else None
-    return about is not None and about.trees is True
 
 
 def _from_start(view: StepView, symptoms: Sequence[str]) -> int | None:

@@ -115,6 +115,7 @@ class PytreeModels:
         """What is known of a model."""
         places = [place for (model, _), place in self._places.items() if model == number]
         return facts.ModelDescription(
+            framework="jax",
             module_types={place.path: place.module_type for place in places},
             module_kinds={place.path: place.kind.value for place in places},
             parameters=self._sizes.get(number), devices=(jax.default_backend(),), compiled=True,

@@ -124,6 +124,7 @@ class KerasModel:
         self._described = True
         places = [place for _, place in KerasModules().modules(self._model)]
         about = facts.ModelDescription(
+            framework="keras",
             module_types={place.path: place.module_type for place in places},
             module_kinds={place.path: place.kind.value for place in places},
             parameters=sum(_size(variable) for variable, _ in variables(self._model)),

@@ -48,6 +48,7 @@ class TrainedModel:
             place.path: place for place in (*self.modules.values(), *(p.place for _, p in self.parameters.values()))
         }
         return facts.ModelDescription(
+            framework="tensorflow",
             module_types={path: place.module_type for path, place in places.items()},
             module_kinds={path: place.kind.value for path, place in places.items()},
             parameters=sum(sizes), roots=tuple(type(root).__name__ for root in self.roots), model=number,

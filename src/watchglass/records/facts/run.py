@@ -22,6 +22,7 @@ class ModelDescription(DeclaredFact, kind="model"):
     variables: Mapping[str, str] = field(default_factory=dict)  #: by number of the model
     dropout: Mapping[str, float] = field(default_factory=dict)  #: by path
     padding: Mapping[str, int] = field(default_factory=dict)  #: by path
+    framework: str = ""  #: whose model it is, by import name; "" where PyTorch's words describe it
     trees: bool | None = None
     objective: str | None = None
     features: tuple[str, ...] | None = None

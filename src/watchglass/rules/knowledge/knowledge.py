@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from watchglass.records import Cause
+from watchglass.rules.knowledge.phrases import in_words_of
 from watchglass.rules.knowledge.templates import Placeholder, Template
 
 
@@ -221,7 +222,9 @@ class Knowledge:
         """The cause with an identifier; for an unknown one, a cause with only a title made of it."""
         return self.causes.get(name) or Cause(name, name.replace("_", " "), "", ())
 
-    def advise(self, cause: str, known: Mapping[str, Any], already: Collection[str] = ()) -> tuple[str, ...]:
+    def advise(
+        self, cause: str, known: Mapping[str, Any], already: Collection[str] = (), framework: str = ""
+    ) -> tuple[str, ...]:
         """Advice against a cause, most promising first.
 
         Args:
@@ -229,11 +232,12 @@ class Knowledge:
             known: Values by placeholder. If they suffice for a template, it replaces the first sentence, which has the
                 same advice without them.
             already: What of :data:`ALREADY` the script does: sentences that advise it are left out.
+            framework: Whose words they have; PyTorch's for one without words of its own.
         """
         unless = self.unless.get(cause, {})
         first, *others = self.cause(cause).what_to_try or ("",)
-        rest = tuple(each for each in others if unless.get(each) not in already)
-        if not first or unless.get(first) in already:
-            return rest
-        filled = (template.fill(self.placeholders, known) for template in self.advice.get(cause, ()))
-        return (next((each for each in filled if each is not None), first), *rest)
+        sentences = [each for each in others if unless.get(each) not in already]
+        if first and unless.get(first) not in already:
+            filled = (template.fill(self.placeholders, known) for template in self.advice.get(cause, ()))
+            sentences.insert(0, next((each for each in filled if each is not None), first))
+        return tuple(filter(None, (in_words_of(framework, each) for each in sentences)))
