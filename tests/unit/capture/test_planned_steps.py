@@ -81,3 +81,9 @@ def test_a_weight_that_cannot_be_read_leaves_the_others_their_numbers() -> None:
     tensors = initialization(read, None).tensors
     assert tensors["strange"] == facts.InitialWeight((3, 2), 2, 3)
     assert (tensors["plain"].std or 0) > 0
+
+
+def test_a_constant_weight_has_no_spread() -> None:
+    weight = torch.full((300, 70), 0.1)
+    described = initialization({"flat": (weight.shape, symmetry_of(weight))}, None).tensors["flat"]
+    assert (described.constant, described.std) == (True, 0.0)

@@ -43,5 +43,7 @@ def _described(shape: Sequence[int], numbers: Symmetry | None) -> facts.InitialW
     if numbers is None:
         return weight
     identical, constant, std = map(float, numbers.resolve() if hasattr(numbers, "resolve") else numbers)
+    if constant:
+        std = 0.0  # rounding of the mean gives 4e-9
     known = std if math.isfinite(std) else None
     return replace(weight, identical_rows=identical, constant=bool(constant), std=known)
