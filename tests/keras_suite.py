@@ -18,6 +18,7 @@ import watchglass
 from watchglass import Mode, Role
 from watchglass.control import Commit, Stop
 from watchglass.records import facts
+from watchglass.run import count_steps
 
 #: Due never, at each third step, at each step.
 INTERVALS = (10**6, 3, 1)
@@ -208,6 +209,32 @@ class KerasSuite:
         if name == "scaled":
             norms = run.scalars("gradient_norm")[1]
             assert norms.max() < 10  # they are divided by the scale
+
+    @pytest.mark.parametrize(("endless", "interval"), [(False, 1), (False, 10**6), (True, 3)])
+    def test_all_updates_of_an_execution_count(
+        self, build: Callable[..., Model], keras: Any, tmp_path: Path, endless: bool, interval: int
+    ) -> None:
+        """Keras takes whole executions from data that does not end, also beyond the steps of an epoch."""
+        if self.backend == "torch":
+            pytest.skip("Keras itself refuses steps_per_execution on PyTorch")
+        inputs, labels = data(64)
+
+        def batches() -> Iterator[Any]:
+            while True:
+                yield from ((inputs[begin : begin + 8], labels[begin : begin + 8]) for begin in range(0, 64, 8))
+
+        model = build(steps_per_execution=3, optimizer=keras.optimizers.SGD(0.1))
+        with watchglass.watch(model, run=tmp_path / "run", save_interval=interval, strict=True):
+            if endless:
+                model.fit(batches(), steps_per_epoch=8, epochs=2, shuffle=False, verbose=0)
+            else:
+                model.fit(inputs, labels, batch_size=8, epochs=2, verbose=0)
+        run = watchglass.open_run(tmp_path / "run")
+        trained = int(model.optimizer.iterations.numpy())
+        assert trained == (18 if endless else 16)
+        assert run.steps()[-1] == trained - 1
+        assert count_steps(run, Mode.TRAIN) == trained
+        assert len(run.scalars("loss")[0]) == 6
 
     def test_each_output_has_its_loss(self, keras: Any, tmp_path: Path) -> None:
         inputs, labels = data(32)

@@ -50,6 +50,11 @@ class Fits:
             return False
         return port.ends_before(port.clock.next_train_step)
 
+    def batches_ahead(self, model: Any) -> int:
+        """Batches that the next call takes, as far as that is known before it."""
+        several: int = model.steps_per_execution
+        return several if self.batches_left is None else max(1, min(several, self.batches_left))
+
     def _fit_begins(self, callbacks: Any, arguments: Mapping[Any, Any]) -> None:
         if self._watched(callbacks.model):
             self._first_epoch = True

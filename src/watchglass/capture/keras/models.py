@@ -82,29 +82,28 @@ class KerasModel:
         )  # fmt: skip
         self.updater = Updater(kind, (group,), skips=inner is not optimizer)
         self.batches_per_update = inner.gradient_accumulation_steps or 1
-        self._trained = next((int(each.value) for each in inner.variables if each.name == "iteration"), 0)
+        self._trained = self._batches_trained()
 
-    def begins_step(self) -> bool:
-        """Its optimizer gets the batches of another call; returns whether there is an update among them."""
+    def trains(self, batches: int) -> int:
+        """Its optimizer gets so many more batches; returns how many updates it makes of them."""
         before = self.updates
-        self._trained += self._model.steps_per_execution
-        return self.updates > before
+        self._trained += batches
+        return self.updates - before
 
-    def updates_ahead(self, batches_left: int | None) -> int:
-        """How many updates the next call makes; :meth:`begins_step` was called.
-
-        Args:
-            batches_left: Batches up to the end of the epoch; None if that is not known.
-        """
-        several: int = self._model.steps_per_execution
-        batches = several if batches_left is None else min(several, batches_left)
-        self._trained -= several - batches
-        return self.updates - (self._trained - batches) // self.batches_per_update
+    @property
+    def batches_uncounted(self) -> int:
+        """Batches that its optimizer has had and :meth:`trains` was not told of, or less than none; waits for it."""
+        return self._batches_trained() - self._trained
 
     @property
     def updates(self) -> int:
         """Updates that its optimizer has made."""
         return self._trained // self.batches_per_update
+
+    def _batches_trained(self) -> int:
+        optimizer = self._model.optimizer
+        inner = getattr(optimizer, "inner_optimizer", optimizer)
+        return next((int(each.value) for each in inner.variables if each.name == "iteration"), 0)
 
     def learn_means(self, mode: Mode, means: Mapping[str, bool]) -> None:
         """A trace has shown which metrics a step updates."""

@@ -19,9 +19,11 @@ from watchglass.capture.keras.fits import Fits
 from watchglass.capture.keras.functions import FunctionTwin, WatchedFunction
 from watchglass.capture.keras.models import KerasModel
 from watchglass.capture.port import Port
+from watchglass.capture.step_phases import NO_PHASES
 from watchglass.capture.wrappers_importlib_bootstrap import RAISED, around
 from watchglass.record import OpenStep
-from watchglass.records import Mode
+from watchglass.records import Mode, facts
+from watchglass.store import ABSENT
 
 #: Functions by the name of their mode in Keras.
 _MODES = {"train": Mode.TRAIN, "test": Mode.EVAL, "predict": Mode.PREDICT}
@@ -42,18 +44,22 @@ class KerasWatching:
         self._delivery = StepDelivery(port, "keras", self._steps)
         self._models: weakref.WeakKeyDictionary[Any, KerasModel] = weakref.WeakKeyDictionary()
         self._chosen: weakref.WeakSet[Any] | None = weakref.WeakSet()
-        # Further updates of the call that runs.
-        self._passed = 0
+        # Of a call that may make several updates: batches and updates that are expected of it, updates that have a
+        # number. Numbers that were given to updates that did not come: the next ones have no others.
+        self._expected = self._updates = self._numbered = self._ahead = 0
+        # Updates after the recorded one that have no number yet; how many batches a call takes at most.
+        self._unnumbered, self._interval = 0, 1
+        port.on_end.append(self._record_last)
         # Guarded, so that each may return None.
         self._begin: Callable[..., Any] = port.guarded(self._begins)
         self._end = port.guarded(self._ends)
-        self._fail, self._take = port.guarded(self._steps.fail), port.guarded(backend.taken)
+        self._fail, self._take = port.guarded(self._fails), port.guarded(backend.taken)
         self._find_twin: Callable[[WatchedFunction], FunctionTwin | None] = port.guarded(_twin_of)
         self._originals: dict[str, Callable[..., Any]] = {}
         for name in _MODES:
             self._wrap(f"make_{name}_function", functools.partial(self._made, name))
         self._wrap("reset_metrics", self._reset)
-        self._fits = Fits(port, self._is_watched, lambda model: self._of(model).read_settings())
+        self._fits = Fits(port, self._is_watched, self._epoch_begins)
         port.detach_with(self._restore)
 
     def watch(self, model: Any) -> None:
@@ -81,7 +87,7 @@ class KerasWatching:
             else:
                 result, values = twin(function.plain, args, taken)
         except BaseException:
-            self._fail()
+            self._fail(function)
             raise
         finally:
             port.running = ""
@@ -90,23 +96,60 @@ class KerasWatching:
 
     def _begins(self, function: WatchedFunction) -> tuple[bool, OpenStep | None]:
         """Whether the call is recorded, and its step if that is due."""
+        self._number_left()
         if function.mode is Mode.TRAIN:
-            about = self._of(function.model)
-            if not about.begins_step():
+            about, several = self._of(function.model), function.model.steps_per_execution
+            self._expected = 1 if several == 1 else self._fits.batches_ahead(function.model)
+            self._updates = about.trains(self._expected)
+            if not self._updates:
+                self._numbered = 0
                 return False, None
-            self._pass(about)
+            if several != self._interval:
+                self._interval = several
+                self.port.records.carried.add_fact(facts.RecordedInterval(several), "keras")
+            if several > 1:
+                self._number(about)
         return True, self._steps.begin(function.mode)
 
-    def _pass(self, about: KerasModel) -> None:
+    def _epoch_begins(self, model: Any) -> None:
+        self._number_left()
+        self._of(model).read_settings()
+
+    def _number(self, about: KerasModel) -> None:
         """Of several updates of a call one is recorded: that which is due, else the last."""
-        clock, updates = self.port.clock, about.updates_ahead(self._fits.batches_left)
-        self._passed = 0
-        if updates > 1:
+        clock = self.port.clock
+        updates = max(1, self._updates - self._ahead)
+        self._steps.leave()
+        due = self.port.plan.next_due(clock.next_train_step, about.number) - clock.next_train_step
+        self._numbered = 1 + min(due, updates - 1)
+        clock.pass_train(self._numbered - 1)
+
+    def _number_others(self, about: KerasModel, taken: TakenBatches | None) -> None:
+        """The call is over, and shows how many updates it has made: number those that have no number yet."""
+        uncounted = about.batches_uncounted if taken is None else len(taken.taken) - self._expected
+        left = self._updates + about.trains(uncounted) - self._numbered - self._ahead
+        self._ahead = max(0, -left)
+        self._unnumbered = max(0, left)
+        if self.port.changes.pending:
+            self._number_left()
+
+    def _number_left(self) -> None:
+        left, self._unnumbered = self._unnumbered, 0
+        if left:
             self._steps.leave()
-            due = self.port.plan.next_due(clock.next_train_step, about.number) - clock.next_train_step
-            recorded = min(due, updates - 1)
-            clock.pass_train(recorded)
-            self._passed = updates - 1 - recorded
+            self.port.clock.pass_train(left)
+
+    def _record_last(self) -> None:
+        """At the end, record the last update without a loss, so that the number of steps is known."""
+        if self._unnumbered:
+            self.port.clock.pass_train(self._unnumbered - 1)
+            now_ns = self.port.clock.now_ns()
+            self.port.steady.step(now_ns, now_ns, ABSENT, ABSENT, 0.0, NO_PHASES)
+
+    def _fails(self, function: WatchedFunction) -> None:
+        if function.mode is Mode.TRAIN and self._interval > 1 and self._numbered:
+            self._ahead += self._numbered - 1
+        self._steps.fail()
 
     def _ends(
         self, function: WatchedFunction, taken: TakenBatches | None, result: Any, step: OpenStep | None, values: Any,
@@ -124,13 +167,14 @@ class KerasWatching:
             about.samples += taken.samples
             about.batches += len(taken.taken)
         if not recorded:
+            if mode is Mode.TRAIN and self._interval > 1:
+                self._number_others(about, taken)
             return
         logs = {} if mode is Mode.PREDICT else self._backend.logs(result)
         self._steps.end(about.numbers(mode, logs), rate=about.rate, model=about.number)
         if mode is Mode.TRAIN:
-            if self._passed:
-                self._steps.leave()
-                self.port.clock.pass_train(self._passed)
+            if self._interval > 1:
+                self._number_others(about, taken)
             self._fits.after_step(function.model)
 
     def _of(self, model: Any) -> KerasModel:

@@ -62,7 +62,7 @@ class ProfilerChanged(DeclaredFact, kind="profiler_changed"):
 class RecordedInterval(DeclaredFact, kind="step_interval"):
     """Of the TRAIN steps from here on, only some are recorded."""
 
-    interval: int = 1  #: steps
+    interval: int = 1  #: steps; one of as many where a call of a framework makes several
 
 
 class EvaluationInterval(DeclaredFact, kind="evaluation_interval"):
