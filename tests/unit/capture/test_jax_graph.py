@@ -24,10 +24,11 @@ import optax  # noqa: E402
 from flax import linen  # noqa: E402
 
 from watchglass.capture.compiled.collecting import Collected, ObservedLoss, ValuePart  # noqa: E402
-from watchglass.capture.jax.graph import JaxGraph, JaxProgram  # noqa: E402
+from watchglass.capture.compiled.program import ProgramGraph  # noqa: E402
+from watchglass.capture.jax.graph import read  # noqa: E402
 
 
-def _graph(loss: Callable[..., Any], parameters: Any, *data: Any) -> JaxGraph:
+def _graph(loss: Callable[..., Any], parameters: Any, *data: Any) -> ProgramGraph:
     """The graph of a training step, which returns what a twin does."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(parameters)
     names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in leaves]
@@ -41,7 +42,7 @@ def _graph(loss: Callable[..., Any], parameters: Any, *data: Any) -> JaxGraph:
         return after, {"loss/loss": value, **{f"before/{name}": each for name, each in before}}
 
     traced = jax.jit(step).trace(parameters, *data)
-    program = JaxProgram(traced.jaxpr, traced.out_info, known)
+    program = read(traced.jaxpr, traced.out_info, known)
     assert sorted(program.parameters) == sorted(names)
     return program.graph()
 
@@ -230,4 +231,4 @@ def test_what_made_the_predictions_is_known(
 
     known["before/b"] = Collected(ValuePart.BEFORE, "b")
     traced = jax.jit(step).trace({"w": jnp.ones((4, 3)), "b": jnp.zeros(3)}, jnp.ones((5, 4)))
-    assert JaxProgram(traced.jaxpr, traced.out_info, known).made_by == {1: made}
+    assert read(traced.jaxpr, traced.out_info, known).made_by == {1: made}

@@ -10,9 +10,10 @@ from typing import Any
 from watchglass.capture.compiled.batches import BatchFacts, batch_of
 from watchglass.capture.compiled.collecting import Collected, Updater, ValuePart
 from watchglass.capture.compiled.first_bad import CollectedStep, bad_among
-from watchglass.capture.compiled.graphs import GraphFacts, Program
+from watchglass.capture.compiled.graphs import GraphFacts
 from watchglass.capture.compiled.judged_values import JudgedValues
 from watchglass.capture.compiled.normalizations import NormalizationFacts
+from watchglass.capture.compiled.program import TracedProgram
 from watchglass.capture.compiled.reading import Found, models_in
 from watchglass.capture.compiled.steps import CompiledSteps
 from watchglass.capture.compiled.updates import UpdateFacts
@@ -42,10 +43,10 @@ class StepDelivery:
         self._modules = ModuleTensors(port, self._saving)
         self._batches, self._judged, self._updates = BatchFacts(source), JudgedValues(source), UpdateFacts(source)
         self._graphs, self._normalizations = GraphFacts(source), NormalizationFacts(source)
-        self._programs: list[tuple[int, Program]] = []
+        self._programs: list[tuple[int, TracedProgram]] = []
         self._several = False
 
-    def traced(self, program: Program, model: int = 0) -> None:
+    def traced(self, program: TracedProgram, model: int = 0) -> None:
         """The program of a twin has been traced, whose values are saved next."""
         self._judged.made_by.update({(model, number): made for number, made in program.made_by.items()})
         self._programs.append((model, program))

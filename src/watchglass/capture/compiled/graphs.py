@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
 
+from watchglass.capture.compiled.program import TracedProgram
 from watchglass.capture.facts import forward_layers, loss_terms
 from watchglass.capture.operation_graph import OperationGraph
 from watchglass.record import CapturedRecords, DeferredFact
@@ -18,22 +18,6 @@ _MOST_GRAPHS = 4
 _MOST_NAMED = 32
 
 
-class Program(Protocol):
-    """A program that has been traced.
-
-    Attributes:
-        parameters: Names of the parameters that it trains.
-        made_by: By number of a call of a loss function, the last operation that made its predictions, None where that
-            is not known, and for a softmax the size of the axis over which its values add up to one.
-    """
-
-    parameters: list[str]
-    made_by: dict[int, tuple[str | None, int | None]]
-
-    def graph(self) -> OperationGraph:
-        """The operations of its loss; parameters are their names. For the recorder's thread."""
-
-
 class GraphFacts:
     """Makes the facts of the graph of each program, in the recorder's thread. For the training thread."""
 
@@ -42,7 +26,7 @@ class GraphFacts:
         self._graphs: dict[int, int] = {}
 
     def add(
-        self, records: CapturedRecords, program: Program, kinds: frozenset[str], model: int = 0, batch: int = 0
+        self, records: CapturedRecords, program: TracedProgram, kinds: frozenset[str], model: int = 0, batch: int = 0
     ) -> None:
         """Add the facts of a program.
 

@@ -21,7 +21,7 @@ from watchglass.capture.compiled.delivery import StepDelivery
 from watchglass.capture.compiled.steps import CompiledSteps
 from watchglass.capture.compiled.twin import Twin
 from watchglass.capture.frameworks import FRAMEWORKS, member
-from watchglass.capture.jax.graph import JaxProgram
+from watchglass.capture.jax.graph import read
 from watchglass.capture.jax.jitted import Watched
 from watchglass.capture.jax.results import follows_from
 from watchglass.capture.jax.tracing import GRADIENT, LOSS, MODULE, OPTIMIZER, TRACING, UPDATE, traced
@@ -466,7 +466,7 @@ class Watching:
     def _describe_programs(self) -> None:
         programs, self._programs = self._programs, []
         for jaxpr, returned, model in programs:
-            self._delivery.traced(JaxProgram(jaxpr, returned, TRACING.collector.known, model), model)
+            self._delivery.traced(read(jaxpr, returned, TRACING.collector.known, model), model)
 
     def _describe(self, model: int) -> None:
         self._described.add(model)
