@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -26,6 +27,8 @@ from watchglass.config import chosen_facts
 from watchglass.record import CapturedRecords, DeferredFact, OpenStep
 from watchglass.records import Mode, Role, facts
 
+_log = logging.getLogger("watchglass")
+
 
 class StepDelivery:
     """Saves the values of steps, each by its part, as the plan says, and makes facts of them. For the training thread.
@@ -46,8 +49,13 @@ class StepDelivery:
         self._programs: list[tuple[int, TracedProgram]] = []
         self._several = False
 
-    def traced(self, program: TracedProgram, model: int = 0) -> None:
-        """The program of a twin has been traced, whose values are saved next."""
+    def traced(self, read: Callable[[], TracedProgram], model: int = 0) -> None:
+        """The program of a twin has been traced, whose values are saved next; it is read now."""
+        try:
+            program = read()
+        except Exception as error:  # programs belong to the framework: one that is not as expected ends its facts alone
+            _log.debug("watchglass: a compiled program was not read: %s: %s", type(error).__name__, error)
+            return
         self._judged.made_by.update({(model, number): made for number, made in program.made_by.items()})
         self._programs.append((model, program))
 

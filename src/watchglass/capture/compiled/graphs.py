@@ -6,9 +6,8 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from watchglass.capture.compiled.program import TracedProgram
+from watchglass.capture.compiled.program import ProgramGraph, TracedProgram
 from watchglass.capture.facts import forward_layers, loss_terms
-from watchglass.capture.operation_graph import OperationGraph
 from watchglass.record import CapturedRecords, DeferredFact
 from watchglass.records import facts
 
@@ -49,25 +48,27 @@ class GraphFacts:
 
 
 def _terms(
-    read: Callable[[], OperationGraph], parameters: Sequence[str], number: int, batch: int
+    read: Callable[[], ProgramGraph], parameters: Sequence[str], number: int, batch: int
 ) -> facts.TermsOfLoss | None:
     graph = read()
     if not len(graph) or not graph.complete:
         return None if graph.complete else facts.TermsOfLoss()
     reached, opaque = set(graph.parameters.values()), _opaque(graph)
     missed = [name for name in parameters if name not in reached]
-    unreached = facts.OutOfReach(len(missed), tuple(missed[:_MOST_NAMED])) if missed and not opaque else None
+    unreached = None
+    if missed and not opaque:
+        unreached = facts.OutOfReach(len(missed), tuple(missed[:_MOST_NAMED]), *graph.used_before_cuts(missed))
     terms = loss_terms.described(graph, str)
     return replace(terms, opaque=opaque, backward=1, capture=number, batch=batch, unreached=unreached)
 
 
-def _layers(read: Callable[[], OperationGraph], number: int) -> facts.ForwardLayers | None:
+def _layers(read: Callable[[], ProgramGraph], number: int) -> facts.ForwardLayers | None:
     graph = read()
     if not len(graph) or not graph.complete:
         return None if graph.complete else facts.ForwardLayers()
     return replace(forward_layers.described(graph, str), opaque=_opaque(graph), backward=1, capture=number)
 
 
-def _opaque(graph: OperationGraph) -> tuple[str, ...]:
+def _opaque(graph: ProgramGraph) -> tuple[str, ...]:
     """Operations that are not known."""
     return tuple(sorted({each.name for each in graph.operations if each.kind == "unknown"}))[:16]

@@ -7,10 +7,10 @@ normalisations, activations.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from watchglass.capture.operation_graph import OperationGraph
+from watchglass.capture.operation_graph import MOST_NODES, OperationGraph
 from watchglass.records import OPERATIONS, PARAMETER, Operation
 
 #: Operations that keep the values, in some order.
@@ -25,12 +25,18 @@ class GraphConstant:
     Args:
         value: Its number, if it is one.
         numbers: Its numbers, as an array, where they are known and few.
+        cut: Results that it was computed from, where no gradient passes any more.
     """
 
-    __slots__ = ("numbers", "value")
+    __slots__ = ("cut", "numbers", "value")
 
-    def __init__(self, value: float | None = None, numbers: Any = None) -> None:
-        self.value, self.numbers = value, numbers
+    def __init__(self, value: float | None = None, numbers: Any = None, cut: Sequence[GraphResult] = ()) -> None:
+        self.value, self.numbers, self.cut = value, numbers, cut
+
+    @classmethod
+    def cut_off(cls, taken: Sequence[Value]) -> GraphConstant:
+        """What an operation makes of such values without letting a gradient pass."""
+        return cls(cut=cut_of(taken))
 
 
 class GraphResult:
@@ -102,6 +108,33 @@ class ProgramGraph(OperationGraph):
         """A setting of an operation."""
         return self.nodes[index].settings.get(name)
 
+    def used_before_cuts(self, missed: Collection[str]) -> tuple[int, str | None]:
+        """Of parameters that the loss does not depend on, how many its values were computed from all the same.
+
+        And the module whose layer takes nothing but such values: there the graph is cut. None without one.
+        """
+        used, before = set[str](), None
+        for index, node in enumerate(self.nodes):
+            cut = {id(each): each for taken in node.operands if isinstance(taken, GraphConstant) for each in taken.cut}
+            lost = _parameters_below(cut.values()) & set(missed) if cut else set[str]()
+            used |= lost
+            weights = self.weights(index) if lost and before is None else ()
+            if weights and not any(self.varying[each.at] for each in self.results(index)):
+                before = self.parameters[weights[0]].rpartition(".")[0] or self.parameters[weights[0]]
+        return len(used), before
+
+
+#: Results that a constant is known to be cut off from, at most.
+_MOST_CUT = 16
+
+
+def cut_of(taken: Sequence[Value]) -> list[GraphResult]:
+    """The results from which what an operation takes is computed where no gradient passes to them."""
+    found: dict[int, GraphResult] = {}
+    for each in taken:
+        found.update((id(node), node) for node in ((each,) if isinstance(each, GraphResult) else each.cut))
+    return list(found.values())[:_MOST_CUT]
+
 
 class TracedProgram:
     """What is read of the program of the twin of a step.
@@ -125,6 +158,18 @@ class TracedProgram:
     def graph(self) -> ProgramGraph:
         """The operations of its loss, none where it depends on no parameter; parameters are their names."""
         return ProgramGraph(self._loss)
+
+
+def _parameters_below(nodes: Iterable[GraphResult]) -> set[str]:
+    """Names of the parameters that results depend on."""
+    waiting, seen, names = list(nodes), set[int](), set[str]()
+    while waiting and len(seen) < MOST_NODES:
+        node = waiting.pop()
+        if id(node) not in seen:
+            seen.add(id(node))
+            waiting += node.results
+            names.update((node.parameter,) if node.operation is PARAMETER else ())
+    return names
 
 
 #: Operations that limit the range of their values.
@@ -338,7 +383,7 @@ def _normalized(value: GraphResult, scale: GraphResult, shape: tuple[int, ...]) 
     given = past(centred, ("copy",))
     if not any(each.first.word == "pow" and past(each.first.first, ("copy",)) is given for each in squares):
         return None
-    return GraphResult(OPERATIONS["rms_norm"], [given, *_scaling(scale, given)], shape)
+    return GraphResult(OPERATIONS["rms_norm"], [given, *_parameters_in(scale, given)[:1]], shape)
 
 
 def _normalized_apart(one: GraphResult, other: GraphResult, shape: tuple[int, ...]) -> GraphResult | None:
@@ -349,7 +394,9 @@ def _normalized_apart(one: GraphResult, other: GraphResult, shape: tuple[int, ..
         given, below = past(value, ("copy",)), list(_chain(other))
         means = [each for each in below if each.word == "mean" and past(each.first, ("copy",)) is given]
         if means and scale in below and any(each.word in ("rsqrt", "sqrt") for each in _chain(scale)):
-            return _normalization(means[0], given, scale, shape)
+            norm = _normalization(means[0], given, scale, shape)
+            shift = [each for each in _parameters_in(other, given) if each not in norm.operands]
+            return GraphResult(norm.operation, [*norm.operands, *shift], norm.shape)
     return None
 
 
@@ -363,12 +410,12 @@ def _normalization(
     elif axes == list(range(rank - 1)):
         word = "batch_norm"
         shape = (shape[0], shape[-1], *shape[1:-1])
-    return GraphResult(OPERATIONS[word], [given, *_scaling(scale, given)], shape)
+    return GraphResult(OPERATIONS[word], [given, *_parameters_in(scale, given)[:1]], shape)
 
 
-def _scaling(scale: GraphResult, given: GraphResult) -> list[GraphResult]:
-    """The parameter that a normalisation multiplies by, if it has one."""
-    return [each for each in _chain(scale, (*_MOMENTS, given.word)) if each.operation is PARAMETER][:1]
+def _parameters_in(part: GraphResult, given: GraphResult) -> list[GraphResult]:
+    """The parameters by which a normalisation scales or shifts what it is given."""
+    return [each for each in _chain(part, (*_MOMENTS, given.word)) if each.operation is PARAMETER]
 
 
 def _chain(node: GraphResult, ends: Sequence[str] = ()) -> Iterator[GraphResult]:

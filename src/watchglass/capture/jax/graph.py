@@ -22,6 +22,7 @@ from watchglass.capture.compiled.program import (
     added,
     bounded,
     chosen,
+    cut_of,
     divided,
     multiplied,
     past,
@@ -126,7 +127,7 @@ class _Reader:
         if not live:
             # A number stays one in another shape or type.
             first = taken[0] if taken and name in ("broadcast_in_dim", "convert_element_type", "reshape") else None
-            return [GraphConstant(getattr(first, "value", None)) for _ in outs]
+            return [GraphConstant(getattr(first, "value", None), cut=cut_of(taken)) for _ in outs]
         if name == "optimization_barrier":
             return taken
         shape = tuple(outs[0].aval.shape)
@@ -139,9 +140,9 @@ class _Reader:
             closed = getattr(inner, "jaxpr", inner)
             return self.results(closed, [GraphConstant() for _ in getattr(inner, "consts", ())], taken)
         if name == "stop_gradient" or not any(map(_is_float, outs)):
-            return [GraphConstant() for _ in outs]
+            return [GraphConstant.cut_off(taken) for _ in outs]
         node = self._operation(name, equation.params, taken, live, shape)
-        return [node if _is_float(each) else GraphConstant() for each in outs]
+        return [node if _is_float(each) else GraphConstant.cut_off(taken) for each in outs]
 
     def _operation(
         self, name: str, params: Mapping[str, Any], taken: list[Value], live: list[GraphResult], shape: tuple[int, ...]

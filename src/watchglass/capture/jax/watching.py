@@ -466,7 +466,8 @@ class Watching:
     def _describe_programs(self) -> None:
         programs, self._programs = self._programs, []
         for jaxpr, returned, model in programs:
-            self._delivery.traced(read(jaxpr, returned, TRACING.collector.known, model), model)
+            known = TRACING.collector.known
+            self._delivery.traced(functools.partial(read, jaxpr, returned, known, model), model)
 
     def _describe(self, model: int) -> None:
         self._described.add(model)

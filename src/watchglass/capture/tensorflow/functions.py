@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from watchglass.capture.compiled.collecting import Values
 from watchglass.capture.compiled.twin import Twin
 from watchglass.capture.port import Port
 from watchglass.capture.tensorflow.models import TrainedModel
@@ -219,9 +220,15 @@ def _collecting(tracing: GraphTracing, function: Any, compiled: bool, *, losses_
             yield doings
 
     opened = tf.autograph.experimental.do_not_convert(frame)
-    closed = tf.autograph.experimental.do_not_convert(
-        lambda doings: dict(tracing.close(doings, tf.compat.v1.get_default_graph(), losses_only=losses_only))
-    )
+
+    def close(doings: Doings) -> Values:
+        graph = tf.compat.v1.get_default_graph()
+        values = dict(tracing.close(doings, graph, losses_only=losses_only))
+        if not losses_only:
+            tracing.keep(doings, graph, values)
+        return values
+
+    closed = tf.autograph.experimental.do_not_convert(close)
 
     # Converted by AutoGraph, and with it the function of the script.
     def collecting(*args: Any, **kwargs: Any) -> Any:

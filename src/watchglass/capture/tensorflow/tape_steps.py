@@ -541,6 +541,9 @@ class TapeSteps:
             call = known[key].call
             if known[key].part is ValuePart.PREDICTIONS and call is not None and call in labels:
                 ready[key], ready[labels[call]] = as_collected(call, value, values[labels[call]])
+        graphs, self.tracing.graphs = self.tracing.graphs, []
+        for graph in graphs:
+            self._delivery.traced(functools.partial(graph.read, values), graph.model)
         self._delivery.save(step, ready, known, updaters)
 
     def _describe(self, model: TrainedModel) -> None:

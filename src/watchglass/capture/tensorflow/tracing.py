@@ -15,6 +15,7 @@ from watchglass.capture.module_places import Place
 from watchglass.capture.planning.plan import Plan
 from watchglass.capture.saving.module_tensors import input_tags
 from watchglass.capture.saving.nested_arrays import leaves_in
+from watchglass.capture.tensorflow.graph import TracedGraph
 from watchglass.capture.tensorflow.losses import JudgedCall
 from watchglass.capture.tensorflow.models import TrainedModel, TrainedModels, variable_of
 from watchglass.records import ModuleKind, Role
@@ -87,6 +88,8 @@ class GraphTracing:
         #: Whether inputs of all modules, and results of models under another name, too, are wanted.
         self.wanted = False, False
         self.open: list[Doings] = []
+        #: Graphs of training steps that were traced since the last step that was saved.
+        self.graphs: list[TracedGraph] = []
         self._traces = 0
 
     def look_at_plan(self) -> None:
@@ -98,6 +101,7 @@ class GraphTracing:
         """Nothing is wanted any more; twins that live on hold no port."""
         self._plan = None
         self.models = TrainedModels()
+        self.graphs.clear()
 
     @property
     def tracing(self) -> bool:
@@ -175,6 +179,16 @@ class GraphTracing:
             self._close_gradients(doings, graph)
             self._close_modules(doings, graph)
         return doings.values
+
+    def keep(self, doings: Doings, graph: Any, values: Values) -> None:
+        """Keep a graph that takes gradients, with the values of its trace, until a step of it is saved."""
+        known = {key: self.collector.known[key] for key in values}
+        losses = doings.losses(graph)
+        for model in doings.models():
+            sources = {id(variable) for owner, _, pairs in doings.derived if owner is model for variable, _ in pairs}
+            parameters = [(each, place.name) for each, place in model.parameters.values() if id(each) in sources]
+            if model.number in losses:
+                self.graphs.append(TracedGraph(graph, values, known, parameters, model.number))
 
     def _close_gradients(self, doings: Doings, graph: Any) -> None:
         found: dict[int, tuple[Any, Any]] = {}

@@ -57,7 +57,9 @@ class DetachedGraph(Rule):
         gradients = view.statistics(Role.GRADIENT)
         if len(gradients):
             self.captures += 1
-            used = {name.removeprefix("gradient/") for name in gradients.names}
+            # Some frameworks make gradients of zero of what a loss does not depend on.
+            rows = zip(gradients.names, gradients.l2.tolist(), strict=True)
+            used = {name.removeprefix("gradient/") for name, norm in rows if norm != 0}
             self.lost = [name for name in self.lost if name not in used]
         if self.captures >= self.patience:
             yield from self._judge(view)
