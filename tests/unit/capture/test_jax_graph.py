@@ -201,6 +201,16 @@ def test_a_scan_with_parameters_is_recurrent_and_a_gradient_that_is_stopped_reac
     assert np.prod(graph.shape(len(graph) - 1)) == 1
 
 
+def test_where_the_graph_is_cut_is_known() -> None:
+    weights = {"encoder": {"w": jnp.ones((4, 3))}, "decoder": {"w": jnp.ones((3, 2))}}
+
+    def loss(weights: Any, x: Any) -> Any:
+        code = jax.nn.relu(jax.lax.stop_gradient(x @ weights["encoder"]["w"]))
+        return (code @ weights["decoder"]["w"]).mean()
+
+    assert _graph(loss, weights, jnp.ones((5, 4))).used_before_cuts(["encoder.w"]) == (1, "decoder")
+
+
 @pytest.mark.parametrize(
     ("activation", "made"),
     [

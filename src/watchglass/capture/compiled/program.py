@@ -244,9 +244,23 @@ def added(taken: list[Value], shape: tuple[int, ...]) -> GraphResult:
         return GraphResult(OPERATIONS["logsumexp"], [given], shape, axes=axes)
     if len(live) == 2:
         for one, other in (live, reversed(live)):
+            if (layer := _biased(one, other, shape)) is not None:
+                return layer
             if (norm := _normalized_apart(one, other, shape)) is not None:
                 return norm
     return GraphResult(OPERATIONS["add"], taken, shape)
+
+
+def _biased(node: GraphResult, bias: GraphResult, shape: tuple[int, ...]) -> GraphResult | None:
+    """A layer with a bias, which is a part of it; None for other sums."""
+    layer = past(node, ("reshape",))
+    if not layer.operation.weighted_sum or past(bias, ARRANGING).operation is not PARAMETER or not layer.shape:
+        return None
+    units = layer.shape[1 if layer.word == "convolution" and len(layer.shape) > 1 else -1]
+    if math.prod(bias.shape) != units:
+        return None
+    whole = GraphResult(layer.operation, [*layer.operands, bias], layer.shape)
+    return whole if layer is node else GraphResult(node.operation, [whole], shape)
 
 
 def subtracted(taken: list[Value], shape: tuple[int, ...]) -> GraphResult:

@@ -6,13 +6,14 @@ import functools
 import itertools
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import keras
 
-from watchglass.capture.compiled.collecting import Collector
+from watchglass.capture.compiled.collecting import Collected, Collector, Values
+from watchglass.capture.compiled.program import TracedProgram
 
 #: Key of the collected values in the logs of a twin.
 _KEY = "watchglass"
@@ -39,6 +40,19 @@ class Backend(ABC):
     def carrying(self, collecting: Collector, enter: Callable[[], AbstractContextManager[Any]]) -> Any:
         """Inside, values that are collected in transformations of the backend get out of them."""
         return nullcontext()
+
+    def program(
+        self, values: Values, known: Mapping[str, Collected], parameters: Sequence[tuple[Any, str]], model: int
+    ) -> Callable[[Values], TracedProgram] | None:
+        """Reads the program that is traced now, when the values of a step are there; None where none can be read.
+
+        Args:
+            values: What its trace has collected.
+            known: What each of these is.
+            parameters: The variables that it trains, with their names.
+            model: Number of the model.
+        """
+        return None
 
     def logs(self, result: Any) -> Any:
         """The logs in the result of a training or test function."""
@@ -79,6 +93,16 @@ class TensorFlow(Backend):
         """The graph that is built, or none."""
         tensorflow = self._tensorflow
         return None if tensorflow.executing_eagerly() else tensorflow.compat.v1.get_default_graph()
+
+    def program(
+        self, values: Values, known: Mapping[str, Collected], parameters: Sequence[tuple[Any, str]], model: int
+    ) -> Callable[[Values], TracedProgram] | None:
+        """The graph that is built."""
+        from watchglass.capture.tensorflow.graph import TracedGraph
+
+        graph = self.scope()
+        held = [(variable.value, name) for variable, name in parameters]
+        return None if graph is None else TracedGraph(graph, values, known, held, model).read
 
     def value_now(self, variable: Any) -> Any:
         """Read by an operation: the variable itself would be read later."""

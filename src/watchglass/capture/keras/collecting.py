@@ -10,6 +10,7 @@ from typing import Any
 import keras
 
 from watchglass.capture.compiled.collecting import Collected, Collector, ValuePart, Values
+from watchglass.capture.compiled.program import TracedProgram
 from watchglass.capture.keras.backends import Backend
 from watchglass.capture.keras.losses import observed_loss
 from watchglass.capture.keras.structure import KerasModules, activation_of, observe_calls, variables
@@ -37,6 +38,7 @@ class StepValues:
         traces: How often the step was entered.
         means: Of the means that it updates, whether it gives weights.
         failure: What went wrong.
+        programs: Read the programs of updates that were traced since the last step that was saved.
     """
 
     def __init__(self, model: Any, backend: Backend, number: int) -> None:
@@ -46,6 +48,7 @@ class StepValues:
         self.traces = 0
         self.means: dict[str, bool] = {}
         self.failure: Exception | None = None
+        self.programs: list[Callable[[Values], TracedProgram]] = []
         self._scopes: list[object] = []
         self._places: dict[int, Place] = {}
         self._parameters: dict[int, ParameterPlace] = {}
@@ -66,9 +69,19 @@ class StepValues:
                 self._prepare(args)
                 stack.enter_context(self._observed())
                 result = step(*args, **kwargs)
+                self._shielded(lambda: self._keep_program(dict(values)))()
             return self._backend.with_values(result, dict(values))
 
         return collecting
+
+    def _keep_program(self, values: Values) -> None:
+        known = {key: self.known[key] for key in values}
+        if any(what.part is ValuePart.GRADIENT for what in known.values()):
+            trained = ((each, self._place_of(each)) for each in self._model.trainable_variables)
+            parameters = [(variable, place.name) for variable, place in trained if place is not None]
+            program = self._backend.program(values, known, parameters, self._number)
+            if program is not None:
+                self.programs.append(program)
 
     @contextmanager
     def _frame(self) -> Iterator[Values]:

@@ -160,6 +160,9 @@ class KerasWatching:
             about.describe(step, mode)
             if values:
                 collected = function.twin.values
+                programs, collected.programs = collected.programs, []
+                for read in programs:
+                    self._delivery.traced(functools.partial(read, values), about.number)
                 updaters = {} if about.updater is None else {about.number: about.updater}
                 self._delivery.save(step, values, collected.known, updaters)
                 about.learn_means(mode, collected.means)

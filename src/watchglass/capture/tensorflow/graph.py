@@ -293,8 +293,8 @@ def _settings(node: Any, word: str, taken: list[Value], live: list[GraphResult])
     numbers = [getattr(each, "numbers", None) for each in taken[1:]]
     rank = len(live[0].shape)
     if word in ("sum", "mean", "max", "min", "prod", "norm"):
-        axes = numbers[0] if numbers and numbers[0] is not None else range(rank)
-        return {"axes": tuple(int(axis) % max(rank, 1) for axis in np.ravel(list(axes) if rank else []))}
+        axes = np.arange(rank) if not numbers or numbers[0] is None else np.ravel(numbers[0])
+        return {"axes": tuple(int(axis) % rank for axis in axes) if rank else ()}
     if word == "transpose":
         return {"order": tuple(map(int, numbers[0])) if numbers and numbers[0] is not None else None}
     if word == "pow":
