@@ -85,7 +85,7 @@ def read(
     whole = jaxpr.jaxpr
     consts: list[Value] = [GraphConstant() for _ in jaxpr.consts]
     given: list[Value] = [GraphResult(PARAMETER, (), tuple(each.aval.shape)) for each in whole.invars]
-    once = _Reader().results(whole, consts, given)
+    once = _JaxprReader().results(whole, consts, given)
     # Parameters are returned as they were given.
     names = {id(once[at]): what.name for at, what in places.items() if what.part is ValuePart.BEFORE}
     # Once more: operations on data alone have no part in the graph.
@@ -93,7 +93,7 @@ def read(
         GraphResult(PARAMETER, (), tuple(each.aval.shape), names[id(node)]) if id(node) in names else GraphConstant()
         for each, node in zip(whole.invars, given, strict=True)
     ]
-    results = _Reader().results(whole, consts, leaves)
+    results = _JaxprReader().results(whole, consts, leaves)
     return TracedProgram(
         list(names.values()),
         next((results[at] for at, what in places.items() if what.part is ValuePart.LOSS), GraphConstant()),
@@ -105,7 +105,7 @@ def read(
     )
 
 
-class _Reader:
+class _JaxprReader:
     """Reads programs."""
 
     def results(self, jaxpr: Any, consts: Sequence[Value], given: Sequence[Value]) -> list[Value]:

@@ -123,7 +123,7 @@ class TracedGraph(NamedTuple):
             if what.model == self.model and what.part in (ValuePart.LOSS, ValuePart.PREDICTIONS)
         }
         definition = self.graph.as_graph_def(add_shapes=True)
-        reader = _Reader(definition.library, _open_lengths(self.values, values))
+        reader = _NodeReader(definition.library, _open_lengths(self.values, values))
         found = reader.results(definition.node, given, [self.values[key].name for key in wanted])
         results = dict(zip(wanted, found, strict=True))
         loss = next((results[key] for key, what in wanted.items() if what.part is ValuePart.LOSS), GraphConstant())
@@ -150,7 +150,7 @@ def _open_lengths(traced: Mapping[str, Any], values: Mapping[str, Any]) -> tuple
     return max(rows, 1), max(others or rows, 1)
 
 
-class _Reader:
+class _NodeReader:
     """Reads the nodes of graphs and of functions.
 
     Args:
