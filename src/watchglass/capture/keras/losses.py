@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -10,21 +9,7 @@ import numpy as np
 
 from watchglass.capture.arrays import DeferredNumbers
 from watchglass.capture.compiled.collecting import ObservedLoss
-
-_BINARY = "binary_cross_entropy"
-#: Words of losses by class of Keras, where they take logits, and where they take the other thing.
-_KINDS: Mapping[str, tuple[str, str]] = {
-    "MeanSquaredError": ("mse_loss", "mse_loss"),
-    "MeanAbsoluteError": ("l1_loss", "l1_loss"),
-    "Huber": ("huber_loss", "huber_loss"),
-    "KLDivergence": ("kl_div", "kl_div"),
-    "BinaryCrossentropy": (f"{_BINARY}_with_logits", _BINARY),
-    "CategoricalCrossentropy": ("cross_entropy", "nll_loss"),
-    "SparseCategoricalCrossentropy": ("cross_entropy", "nll_loss"),
-}
-#: Kinds whose predictions are collected as logarithms.
-_LOGARITHMS = ("nll_loss", "kl_div")
-_REDUCTIONS = {"sum_over_batch_size": "mean", "mean_with_sample_weight": "mean", "mean": "mean", "sum": "sum"}
+from watchglass.capture.compiled.keras_losses import BY_CLASS, LOGARITHMS, of_object, shape_of
 
 
 def observed_loss(
@@ -43,15 +28,14 @@ def observed_loss(
     Returns:
         None for a loss of an unknown kind, or of several arrays.
     """
-    known = next((_KINDS[cls.__name__] for cls in type(loss).__mro__ if _is_kind(cls)), None)
-    if known is None or not (hasattr(labels, "shape") and hasattr(predictions, "shape")):
+    kind = of_object(loss)
+    if kind is None or not (hasattr(labels, "shape") and hasattr(predictions, "shape")):
         return None
-    function = known[not getattr(loss, "from_logits", False)]
-    shape, label_shape = _shape(predictions), _shape(labels)
-    by_class = function in ("cross_entropy", "nll_loss") and getattr(loss, "axis", -1) in (-1, len(shape) - 1)
+    shape, label_shape = shape_of(predictions), shape_of(labels)
+    by_class = kind.function in BY_CLASS and getattr(loss, "axis", -1) in (-1, len(shape) - 1)
     operation = last
     dtypes = _dtype(predictions), _dtype(labels)
-    if function in _LOGARITHMS:
+    if kind.function in LOGARITHMS:
         predictions = keras.ops.log(keras.ops.maximum(predictions, keras.config.epsilon()))
         operation = "log_softmax" if last == "softmax" else None
     if by_class:
@@ -59,12 +43,12 @@ def observed_loss(
         sparse = type(loss).__name__.startswith("Sparse")
         labels = keras.ops.reshape(labels, (-1,) if sparse else (-1, shape[-1]))
     observed = ObservedLoss(
-        function, shape, label_shape, dtypes, number, by_class,
-        reduction=_REDUCTIONS.get(loss.reduction or "none", "none"),
+        kind.function, shape, label_shape, dtypes, number, by_class,
+        reduction=kind.reduction,
         operation=operation,
         normalized_over=shape[-1] if operation in ("softmax", "log_softmax") and shape else None,
-        ignored=getattr(loss, "ignore_class", None),
-        smoothing=float(getattr(loss, "label_smoothing", 0.0) or 0.0),
+        ignored=kind.ignored,
+        smoothing=kind.smoothing,
         weighted=weights is not None,
     )  # fmt: skip
     return observed, predictions, labels
@@ -104,14 +88,6 @@ def _last(before: tuple[Any, Any] | None, mean: Any, count: Any) -> float:
     if not counted > until:  # reset by the script, or not updated
         return now
     return (now * counted - older * until) / (counted - until)
-
-
-def _is_kind(cls: type) -> bool:
-    return cls.__name__ in _KINDS and getattr(keras.losses, cls.__name__, None) is cls
-
-
-def _shape(array: Any) -> tuple[int, ...]:
-    return tuple(int(length or -1) for length in array.shape)
 
 
 def _dtype(array: Any) -> str:
