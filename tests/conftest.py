@@ -33,6 +33,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
+# What JAX has compiled is kept, however short it took: many processes train one network.
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+
 # A shell starts what runs in its background with Ctrl-C ignored, and children inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -52,7 +56,18 @@ for _name in [name for name in os.environ if name.startswith(_FOREIGN) or name.u
 
 
 # The folder whose files take longest comes first, so that no worker is left alone with one of them at the end.
-_LONGEST_FIRST = ("scripts", "integration", "faults", "fuzz", "docs", "properties", "conformance", "servers", "unit")
+_LONGEST_FIRST = (
+    "frameworks",
+    "scripts",
+    "integration",
+    "faults",
+    "fuzz",
+    "docs",
+    "properties",
+    "conformance",
+    "servers",
+    "unit",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -60,6 +75,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     order = {name: number for number, name in enumerate(_LONGEST_FIRST)}
     tests = Path(__file__).parent
     items.sort(key=lambda item: order.get(os.path.relpath(item.path, tests).split(os.sep)[0], len(order)))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let processes of JAX share what they compile, unless they are those of a file, which inherit it."""
+    cache: pytest.Cache | None = getattr(config, "cache", None)
+    if cache is not None:
+        os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache.mkdir("jax")))
 
 
 def pytest_sessionstart() -> None:
