@@ -426,3 +426,41 @@ def test_an_update_without_an_optimizer_is_sampled_too(tmp_path: Path) -> None:
     assert fact.data["optimizer"] == "ScriptOptimizer"
     assert fact.data["cosine_gradient"] == [-1.0]
     assert fact.data["groups"] == [{"decoupled": False, "maximize": False}]
+
+
+def _language_model(path: Path, moved: int, sees: float) -> list[Any]:
+    """Facts of a model of tokens, whose labels are the tokens this many positions on."""
+    loop = Loop(path)
+    embedding = Place("tokens", "Embed", 1, kind=ModuleKind.EMBEDDING)
+    generator = np.random.default_rng(0)
+    shape = (8, 12, 20)
+    call = ObservedLoss("cross_entropy", shape, shape[:2], ("float32", "int32"), by_class=True)
+    with loop.hook:
+        for _ in range(4):
+            text = generator.integers(20, size=(8, 14)).astype(np.int32)
+            tokens, labels = text[:, :12], text[:, moved : moved + 12]
+            with loop.step(1.0) as add:
+                add(ValuePart.INPUT, tokens, "0", embedding)
+                add(ValuePart.ATTENTION, np.float32(sees), "12", attention=facts.SeenByAttention(12, 12))
+                add(ValuePart.ATTENTION, np.float32(sees), "12", attention=facts.SeenByAttention(12, 12))
+                add(ValuePart.PREDICTIONS, np.eye(20, dtype=np.float32)[tokens.reshape(-1)], "prediction", call=call)
+                add(ValuePart.LABELS, labels.reshape(-1), "label", call=call)
+                add(ValuePart.GRADIENT, np.ones((4, 3), np.float32), "dense.weight", DENSE, parameter=WEIGHT)
+    return [fact.data for fact in watchglass.open_run(path).facts("token_targets")]
+
+
+@pytest.mark.parametrize(("moved", "place", "right"), [(0, "same", 1.0), (1, "next", 0.0), (2, "second", 0.0)])
+def test_labels_are_compared_with_tokens(tmp_path: Path, moved: int, place: str, right: float) -> None:
+    found = _language_model(tmp_path / "run", moved, 0.0)
+    assert len(found) == 4  # the first three captured steps, and the fourth
+    (loss,) = found[0]["losses"]
+    assert loss["agreeing"][place] == 1.0
+    assert max(share for name, share in loss["agreeing"].items() if name != place) < 0.3
+    assert (loss["judged"], loss["length"]) == (96, 12)
+    assert loss["right"] == pytest.approx(right, abs=0.2)
+    assert found[0]["embedded"] == 1
+
+
+def test_alike_calls_of_attention_are_counted(tmp_path: Path) -> None:
+    (call,) = _language_model(tmp_path / "run", 1, 1.0)[0]["attention"]
+    assert (call["queries"], call["next"], call["calls"]) == (12, 1.0, 2)

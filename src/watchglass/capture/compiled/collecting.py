@@ -31,6 +31,7 @@ class ValuePart(str, Enum):
     OUTPUT = "output"  #: What a module returns.
     PREDICTIONS = "predictions"  #: What a loss function judges, see :class:`ObservedLoss`.
     LABELS = "labels"  #: What it compares them with.
+    ATTENTION = "attention"  #: Of a call of attention, the share of positions that see the next one, a number.
     MEAN = "mean"  #: The moving average of the mean after the step, of a module that normalises.
     VARIANCE = "variance"  #: The same of the variance.
     CUSTOM = "custom"  #: What a script saves.
@@ -104,6 +105,7 @@ class Collected:
         model: Number of its model.
         tags: Its tags from structure.
         call: Of predictions and labels, the call of the loss function.
+        attention: Of attention, the call.
     """
 
     part: ValuePart
@@ -113,6 +115,7 @@ class Collected:
     model: int = 0
     tags: tuple[str, ...] = ()
     call: ObservedLoss | None = None
+    attention: facts.SeenByAttention | None = None
 
 
 #: Values by key.

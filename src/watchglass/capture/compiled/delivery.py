@@ -17,6 +17,7 @@ from watchglass.capture.compiled.normalizations import NormalizationFacts
 from watchglass.capture.compiled.program import TracedProgram
 from watchglass.capture.compiled.reading import Found, models_in
 from watchglass.capture.compiled.steps import CompiledSteps
+from watchglass.capture.compiled.token_targets import TokenFacts
 from watchglass.capture.compiled.updates import UpdateFacts
 from watchglass.capture.module_places import ParameterPlace
 from watchglass.capture.port import Port
@@ -46,6 +47,7 @@ class StepDelivery:
         self._modules = ModuleTensors(port, self._saving)
         self._batches, self._judged, self._updates = BatchFacts(source), JudgedValues(source), UpdateFacts(source)
         self._graphs, self._normalizations = GraphFacts(source), NormalizationFacts(source)
+        self._tokens = TokenFacts(source)
         self._programs: list[tuple[int, TracedProgram]] = []
         self._several = False
 
@@ -101,6 +103,8 @@ class StepDelivery:
             self._batches.save(step, found, model, kinds, self._about)
             if step.mode is Mode.TRAIN:
                 self._updates.save(step, found, model, updaters.get(model), kinds, self._about)
+                if "token_targets" in kinds:
+                    self._tokens.save(step, found, model)
         if "running_statistics" in kinds:
             self._normalizations.save(step, found)
         programs, self._programs = self._programs, []

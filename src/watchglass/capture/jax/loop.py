@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from watchglass.capture.jax import transformations
+from watchglass.capture.jax import attention, transformations
 from watchglass.capture.jax.jitted import Jitted
 from watchglass.capture.jax.tracing import TRACING
 from watchglass.capture.jax.watching import Watching
@@ -86,6 +86,7 @@ def _wrappers() -> list[tuple[Any, str, Any]]:
         (jax, "value_and_grad", transformations.value_and_grad(jax.value_and_grad)),
         (jax, "vmap", transformations.vmap(jax.vmap)),
         (jax.lax, "scan", transformations.scan(jax.lax.scan)),
+        *attention.wrappers(),
     ]
     found += [(jax, name, transformations.checkpoint(getattr(jax, name))) for name in ("checkpoint", "remat")]
     return found

@@ -13,7 +13,7 @@ from watchglass.capture.compiled.collecting import Collected, ValuePart
 from watchglass.capture.jax.tracing import GRADIENT, TRACING, Passing, traced
 
 #: What further results are a mean of, over micro-batches or samples.
-_AVERAGED = frozenset((ValuePart.GRADIENT, ValuePart.LOSS, ValuePart.METRIC))
+_AVERAGED = frozenset((ValuePart.GRADIENT, ValuePart.LOSS, ValuePart.METRIC, ValuePart.ATTENTION))
 
 
 def value_and_grad(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,6 +11,7 @@ import keras
 
 from watchglass.capture.compiled.collecting import Collected, Collector, ValuePart, Values
 from watchglass.capture.compiled.program import TracedProgram
+from watchglass.capture.keras.attention import ATTENTION, seen_by
 from watchglass.capture.keras.backends import Backend
 from watchglass.capture.keras.losses import observed_loss
 from watchglass.capture.keras.structure import KerasModules, activation_of, observe_calls, variables
@@ -113,6 +114,8 @@ class StepValues:
             stack.enter_context(_method(keras.losses.Loss, "__call__", self._around_loss))
             stack.enter_context(_method(keras.metrics.Mean, "update_state", self._around_mean))
             stack.enter_context(_method(model, "compute_loss", self._around_objective))
+            for layer in ATTENTION:
+                stack.enter_context(_method(layer, "call", self._around_attention))
             optimizers = (each for each in vars(model).values() if isinstance(each, keras.optimizers.Optimizer))
             for optimizer in {id(each): each for each in optimizers}.values():
                 stack.enter_context(_method(optimizer, "apply", functools.partial(self._around_apply, optimizer)))
@@ -166,6 +169,16 @@ class StepValues:
             rectifies = place.kind is ModuleKind.RECTIFIER or activation_of(layer) is ModuleKind.RECTIFIER
             tags = ("relu_output",) if rectifies else ("model_output",) if place.index == 0 else ()
             self._add(ValuePart.OUTPUT, path, array, place, tags=tags)
+
+    def _around_attention(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        def attended() -> None:
+            seen = seen_by(original, args, kwargs)
+            if seen is not None:
+                about, share = seen
+                self._add(ValuePart.ATTENTION, str(about.queries), share, attention=about)
+
+        self._shielded(attended)()
+        return original(*args, **kwargs)
 
     # -- losses ----------------------------------------------------------------------------------------------------
 

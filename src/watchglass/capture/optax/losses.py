@@ -40,10 +40,15 @@ def losing(original: Callable[..., Any], loss: OptaxLoss) -> Callable[..., Any]:
         if TRACING.traces:
             predictions, labels = (*signature.bind(*args, **kwargs).arguments.values(), None)[:2]
             if hasattr(predictions, "dtype") and hasattr(labels, "dtype"):
+                by_class = loss.of_classes and labels.shape in (predictions.shape, predictions.shape[:-1])
                 call = ObservedLoss(
                     loss.word, predictions.shape, labels.shape, (str(predictions.dtype), str(labels.dtype)),
-                    number=TRACING.losses + 1, by_class=loss.of_classes and predictions.ndim == 2, result=value.shape,
+                    number=TRACING.losses + 1, by_class=by_class and predictions.ndim > 1, result=value.shape,
                 )  # fmt: skip
+                if call.by_class:
+                    rows = predictions.shape[-1:]
+                    labels = labels.reshape(-1, *(rows if labels.shape == predictions.shape else ()))
+                    predictions = predictions.reshape(-1, *rows)
                 TRACING.lost(call, predictions, labels, value)
         return value
 

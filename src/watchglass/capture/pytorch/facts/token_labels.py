@@ -4,31 +4,30 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, TypeGuard
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from watchglass.capture.arrays import Elements
+from watchglass.capture.facts.token_labels import (
+    MOST_EMBEDDED,
+    MOST_LOSSES,
+    MOST_PREDICTIONS,
+    MOST_TOKENS,
+    LabelsOfTokens,
+    is_token_like,
+)
 from watchglass.capture.pytorch.events import LossCall, ModuleCall
 from watchglass.capture.pytorch.facts.copies import Copies, is_readable
 from watchglass.capture.pytorch.graph import nodes
 from watchglass.capture.pytorch.public_calls import argument_of
 from watchglass.records import facts, loss_kind
 
-#: Tokens that are copied, embedded tensors and losses that are noted.
-_TOKENS, _MOST_EMBEDDED, _MOST_LOSSES = 4096, 4, 4
-#: Predictions that are compared, twice.
-_PREDICTIONS = 64
 #: Operations between logits and a loss that keep the order of positions, and those that may change it.
 _ORDERLY = ("reshape", "copy", "transpose", "slice", "log_softmax")
 _REORDERING = ("index", "choose", "gather", "roll", "pad")
 _MOST_HOPS = 12
-#: Moves of the labels against the tokens that are compared.
-_MOVES = {"same": 0, "next": 1, "second": 2}
 
 
 class TokenLabels:
@@ -53,7 +52,7 @@ class TokenLabels:
     def embed(self, call: ModuleCall) -> None:
         """A module of kind EMBEDDING has returned."""
         given = call.arguments[0] if call.arguments else None
-        if len(self._embedded) >= _MOST_EMBEDDED or not _has_integers(given):
+        if len(self._embedded) >= MOST_EMBEDDED or not _has_integers(given):
             return
         if given.dim() not in (1, 2) or given.numel() < 2:
             return
@@ -66,14 +65,14 @@ class TokenLabels:
         """A loss function has returned; whether its labels can be compared with the tokens, and will be."""
         if not loss_kind(call.function).of_classes or not _has_integers(call.target):
             return False
-        if len(self._losses) >= _MOST_LOSSES or not isinstance(call.predictions, Tensor) or call.predictions.dim() < 2:
+        if len(self._losses) >= MOST_LOSSES or not isinstance(call.predictions, Tensor) or call.predictions.dim() < 2:
             return False
         ignored = argument_of(call.function, "ignore_index", call.arguments, call.kwargs, -100)
-        candidates = [each for each in self._embedded if _fits(each[0], call.target)]
+        candidates = [each for each in self._embedded if LabelsOfTokens.fit(each[0], call.target.shape)]
         if not candidates:
             return False
         shape = candidates[0][0]
-        length = _length(shape, call.target)
+        length = LabelsOfTokens.length(shape, call.target.shape)
         start = _start(call.predictions, shape[-1], length)
         if start is None:
             return False
@@ -82,52 +81,24 @@ class TokenLabels:
         right = copies.add(_right(call.predictions, call.target, ignored, length))
         copies.send()
         embedded = [tokens for each, tokens in candidates if each == shape]
-        made = functools.partial(
-            _of_loss, call.function, shape, start, ignored, embedded, labels, block.shape[1], right
-        )
-        self._losses.append(made)
+        about = LabelsOfTokens(call.function, tuple(shape), start, ignored)
+        self._losses.append(functools.partial(_compared, about, embedded, labels, block.shape[1], right))
         return True
 
     def fact(self) -> facts.TokensAndLabels:
         """Losses and embedded tokens; for the recorder's thread."""
         losses = [of_loss() for of_loss in self._losses]
-        embedded = sum(_is_token_like(tokens.received()) for _, tokens in self._embedded)
+        embedded = sum(is_token_like(tokens.received()) for _, tokens in self._embedded)
         return facts.TokensAndLabels(tuple(each for each in losses if each is not None), embedded)
 
 
-def _of_loss(
-    function: str, shape: torch.Size, start: int, ignored: int, embedded: list[Elements],
-    block: Elements, columns: int, right_ones: Elements,
-) -> facts.ComparedLabels | None:  # fmt: skip
-    """The labels of a loss, compared with the embedded tokens that they agree with most."""
-    labels, found = block.received().reshape(-1, columns), None
-    for each in embedded:
-        tokens = each.received().reshape(-1, min(shape[-1], _TOKENS))
-        for axis in (1, 0) if len(shape) == 2 and tokens.shape == labels.shape and start == 0 else (1,):
-            agreeing = {name: _agreeing(tokens, labels, start + move, axis, ignored) for name, move in _MOVES.items()}
-            if found is None or max(agreeing.values()) > max(found.agreeing.values()):
-                found = facts.ComparedLabels(function, agreeing, axis, shape[axis if len(shape) == 2 else 0])
-    judged = labels[(labels != ignored) & (labels >= 0)]
-    right = [float(count / known) for count, known in right_ones.received().reshape(2, 2) if known]
-    distinct, least = int(np.unique(judged).size), min(right, default=None)
-    return found and replace(found, judged=int(judged.size), distinct=distinct, right=least)
-
-
-def _agreeing(tokens: NDArray[Any], labels: NDArray[Any], move: int, axis: int, ignored: int) -> float:
-    """Share of the labels that are the token ``move`` positions on; 0 where none can be compared."""
-    if axis == 0:
-        tokens, labels = tokens.T, labels.T
-    rows, length = min(len(tokens), len(labels)), min(tokens.shape[1] - move, labels.shape[1])
-    if length < 1:
-        return 0.0
-    tokens, labels = tokens[:rows, move : move + length], labels[:rows, :length]
-    judged = (labels != ignored) & (labels >= 0)
-    return float((tokens == labels)[judged].mean()) if judged.any() else 0.0
-
-
-def _is_token_like(tokens: NDArray[Any]) -> bool:
-    """Whether embedded numbers may be tokens: not positions in order, nor two kinds of segments."""
-    return bool(np.unique(tokens).size > 2 and (np.diff(tokens) == 1).mean() < 0.9)
+def _compared(
+    about: LabelsOfTokens, embedded: list[Elements], block: Elements, columns: int, right: Elements
+) -> facts.ComparedLabels | None:
+    """The labels of a loss beside the embedded tokens; for the recorder's thread."""
+    labels = block.received().reshape(-1, columns)
+    counts = [(float(count), float(known)) for count, known in right.received().reshape(2, 2)]
+    return about.compared([each.received() for each in embedded], labels, counts)
 
 
 def _has_integers(tensor: Any) -> TypeGuard[Tensor]:
@@ -141,22 +112,8 @@ def _rows(tensor: Tensor) -> Tensor:
 
 def _block(tensor: Tensor) -> Tensor:
     """The first rows of a matrix, of at most 4,096 elements."""
-    columns = min(tensor.shape[1], _TOKENS)
-    return tensor[: max(1, _TOKENS // columns), :columns]
-
-
-def _length(shape: torch.Size, target: Tensor) -> int:
-    """Number of labels for each row of tokens; 0 if rows do not have equally many."""
-    rows = shape[0] if len(shape) == 2 else 1
-    return target.numel() // rows if target.numel() % rows == 0 else 0
-
-
-def _fits(shape: torch.Size, target: Tensor) -> bool:
-    """Whether labels may be those of the tokens, less one or two at an end."""
-    length = _length(shape, target)
-    if not 1 < shape[-1] - 2 <= length <= shape[-1]:
-        return False
-    return target.dim() == 1 or (target.dim() == 2 and target.shape == (*shape[:-1], length)[-2:])
+    columns = min(tensor.shape[1], MOST_TOKENS)
+    return tensor[: max(1, MOST_TOKENS // columns), :columns]
 
 
 def _start(predictions: Tensor, positions: int, length: int) -> int | None:
@@ -188,7 +145,7 @@ def _right(predictions: Tensor, target: Tensor, ignored: int, length: int) -> Te
         chosen = [(rows[..., 0], labels[:, 0]), (rows[0].T, labels[0])]
     found = []
     for values, classes in chosen:
-        values, classes = values[:_PREDICTIONS], classes[:_PREDICTIONS]
+        values, classes = values[:MOST_PREDICTIONS], classes[:MOST_PREDICTIONS]
         judged = (classes != ignored) & (classes >= 0)
         found += [((values.argmax(-1) == classes) & judged).sum(), judged.sum()]
     return torch.stack(found).float()
