@@ -39,8 +39,13 @@ class KerasLoss(NamedTuple):
 
 
 def of_object(loss: Any) -> KerasLoss | None:
-    """What a ``keras.losses.Loss`` is, or one that is derived from a known one; None for another kind."""
-    ours = (cls.__name__ for cls in type(loss).__mro__ if cls.__module__.partition(".")[0] in _PACKAGES)
+    """What a ``keras.losses.Loss`` is, or one that is derived from a known one; None for another kind.
+
+    Of a function of Keras, as ``compile(loss="mse")`` takes it, Keras makes an object that has it as ``fn``.
+    """
+    function = getattr(loss, "fn", None)
+    ours = [cls.__name__ for cls in type(loss).__mro__ if _is_of_keras(cls)]
+    ours += [FUNCTIONS.get(str(getattr(function, "__name__", "")), "")] if _is_of_keras(function) else []
     name = next((each for each in ours if each in _KINDS), None)
     if name is None:
         return None
@@ -57,6 +62,10 @@ def of_function(name: str, given: Mapping[str, Any]) -> KerasLoss:
 def shape_of(array: Any) -> tuple[int, ...]:
     """The shape of an array that may be symbolic: -1 for a length that is open."""
     return tuple(int(length or -1) for length in array.shape)
+
+
+def _is_of_keras(value: Any) -> bool:
+    return str(getattr(value, "__module__", "")).partition(".")[0] in _PACKAGES
 
 
 def _described(name: str, reduction: str, given: Mapping[str, Any]) -> KerasLoss:

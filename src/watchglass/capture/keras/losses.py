@@ -31,6 +31,8 @@ def observed_loss(
     kind = of_object(loss)
     if kind is None or not (hasattr(labels, "shape") and hasattr(predictions, "shape")):
         return None
+    if kind.function not in BY_CLASS and abs(len(labels.shape) - len(predictions.shape)) == 1:
+        labels = _like(labels, predictions)
     shape, label_shape = shape_of(predictions), shape_of(labels)
     by_class = kind.function in BY_CLASS and getattr(loss, "axis", -1) in (-1, len(shape) - 1)
     operation = last
@@ -40,8 +42,7 @@ def observed_loss(
         operation = "log_softmax" if last == "softmax" else None
     if by_class:
         predictions = keras.ops.reshape(predictions, (-1, shape[-1]))
-        sparse = type(loss).__name__.startswith("Sparse")
-        labels = keras.ops.reshape(labels, (-1,) if sparse else (-1, shape[-1]))
+        labels = keras.ops.reshape(labels, (-1, shape[-1]) if label_shape == shape else (-1,))
     observed = ObservedLoss(
         kind.function, shape, label_shape, dtypes, number, by_class,
         reduction=kind.reduction,
@@ -88,6 +89,13 @@ def _last(before: tuple[Any, Any] | None, mean: Any, count: Any) -> float:
     if not counted > until:  # reset by the script, or not updated
         return now
     return (now * counted - older * until) / (counted - until)
+
+
+def _like(labels: Any, predictions: Any) -> Any:
+    """Labels with the axis of one element that the predictions have, or without their own, as Keras compares them."""
+    if predictions.shape[-1] == 1 and len(labels.shape) < len(predictions.shape):
+        return keras.ops.expand_dims(labels, -1)
+    return keras.ops.squeeze(labels, -1) if labels.shape[-1] == 1 else labels
 
 
 def _dtype(array: Any) -> str:
