@@ -70,7 +70,18 @@ class PytreeModels:
                     found[id(leaf)] = words[start:]
                     numbers.append(number)
                     break
-        return found, max(numbers, key=numbers.count, default=0)
+        return (found, max(numbers, key=numbers.count)) if found else self._in_a_row(arguments)
+
+    def _in_a_row(self, arguments: Any) -> tuple[dict[int, tuple[str, ...]], int]:
+        """The same of leaves without names, as Equinox passes them: all parameters of a model one after the other."""
+        leaves = jax.tree_util.tree_leaves(arguments)
+        shapes = [np.shape(leaf) for leaf in leaves]
+        for key, number in self._numbers.items():
+            own, size = [shape for _, shape in key], len(key)
+            start = next((at for at in range(len(leaves) - size + 1) if shapes[at : at + size] == own), None)
+            if size > 1 and start is not None:
+                return {id(leaves[start + at]): path for at, (path, _) in enumerate(key)}, number
+        return {}, 0
 
     def module(self, call: TracedModule) -> Place:
         """The place of a module that was called; modules are numbered as they are first called."""

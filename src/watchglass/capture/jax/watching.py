@@ -26,6 +26,7 @@ from watchglass.capture.jax.jitted import Watched
 from watchglass.capture.jax.results import follows_from
 from watchglass.capture.jax.tracing import GRADIENT, LOSS, MODULE, OPTIMIZER, TRACING, UPDATE, traced
 from watchglass.capture.jax.trees import dotted, getter, named_leaves, words_of
+from watchglass.capture.jax.written_losses import ReadingTwin, written_in
 from watchglass.capture.port import Port
 from watchglass.record import OpenStep
 from watchglass.records import Mode, facts
@@ -79,6 +80,10 @@ class Function:
         #: What the latest trace of its twin has shown, if it was not known to JAX already.
         self.latest: Outcome | None = None
         self.has_effects = False  #: Whether it does more than to return a result.
+        #: Whether the script writes its loss out, so that its twin is read as a program.
+        self.writes_loss = False
+        #: Numbers of the arguments that are parameters of a known model, of the latest trace.
+        self.parameters: tuple[int, ...] = ()
         try:
             held: Callable[[], Any] = weakref.ref(fun)
         except TypeError:
@@ -99,9 +104,28 @@ class Function:
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, Values]:
         """The result of the function, and the values: what the twin compiles."""
         with TRACING.evaluating((args, kwargs)), TRACING.frame() as values:
+            leaves = [leaf for leaf in jax.tree_util.tree_leaves((args, kwargs)) if isinstance(leaf, jax.core.Tracer)]
+            self.parameters = tuple(at for at, leaf in enumerate(leaves) if TRACING.path_of(leaf) is not None)
             out = self._held()(*args, **kwargs)
         self.latest = Outcome.of(out, values, TRACING.collector.known)
         return out, values
+
+    def reading(self) -> ReadingTwin:
+        """The twin of a function that writes its loss out."""
+        return ReadingTwin(self, lambda: self.parameters, self._judged)
+
+    def is_to_be_read(self, traced: Any) -> bool:
+        """Whether this trace is the first one that shows a written loss."""
+        if self.latest is None or self.writes_loss:
+            return False
+        self.writes_loss = written_in(traced.jaxpr.jaxpr, traced.out_info, self.parameters) is not None
+        return self.writes_loss
+
+    def _judged(self, at: int) -> None:
+        shown = self.latest
+        if shown is not None and GRADIENT not in shown.about.does:
+            about = replace(shown.about, does=shown.about.does | {LOSS}, loss=getter(shown.out, at))
+            self.latest = replace(shown, about=about)
 
 
 @dataclass(eq=False)
@@ -318,17 +342,21 @@ class Watching:
             return Function(fun)
 
     def _twin(self, watched: Watched, function: Function) -> Twin:
-        jitted = watched.jit_of(function)
+        jitted = watched.jit_of(function.reading() if function.writes_loss else function)
 
         def trace(*args: Any, **kwargs: Any) -> None:
+            nonlocal jitted
             function.latest = None
             with TRACING.inside():
                 found = jitted.trace(*args, **kwargs)
+                if function.is_to_be_read(found):
+                    jitted = watched.jit_of(function.reading())
+                    found = jitted.trace(*args, **kwargs)
             shown = function.complete(found.jaxpr.jaxpr)
             if shown is not None:
                 self._programs.append((found.jaxpr, found.out_info, shown.about.model))
 
-        return Twin(self.port, watched.name, trace, jitted)
+        return Twin(self.port, watched.name, trace, lambda *args, **kwargs: jitted(*args, **kwargs))
 
     def _look(self, watched: Watched, args: Any, kwargs: Any) -> About | None:
         """Trace a function ahead of its first call, which makes use of that trace; None if it is a part of another."""
