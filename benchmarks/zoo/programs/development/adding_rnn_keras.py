@@ -55,7 +55,8 @@ else:
     cell = layers.SimpleRNN(48, activation="relu", **given)
     long = zoo.has("no_clipping_on_long_rows")
     optimizer = keras.optimizers.RMSprop(1e-2 if long else 1e-3, clipnorm=None if long else 1.0)
-head = {"kernel_initializer": given["kernel_initializer"]} if zoo.has("all_weights_alike") else {}
+whole = zoo.has("all_weights_alike") or zoo.has("normal_weights")
+head = {"kernel_initializer": given["kernel_initializer"]} if whole else {}
 model = keras.Sequential([keras.Input((length, 2)), cell, layers.Dense(1, **head)])
 model.compile(optimizer=optimizer, loss="mse")
 x, y = rows(32 * STEPS)
