@@ -242,3 +242,14 @@ def test_what_made_the_predictions_is_known(
     known["before/b"] = Collected(ValuePart.BEFORE, "b")
     traced = jax.jit(step).trace({"w": jnp.ones((4, 3)), "b": jnp.zeros(3)}, jnp.ones((5, 4)))
     assert read(traced.jaxpr, traced.out_info, known).made_by == {1: made}
+
+
+def test_a_layer_that_is_mapped_over_samples_has_its_own_units() -> None:
+    parameters = {"first": jnp.ones((5, 4)), "second": jnp.ones((3, 5))}
+
+    def loss(weights: Any, inputs: Any) -> Any:
+        outputs = jax.vmap(lambda each: weights["second"] @ jax.nn.relu(weights["first"] @ each))(inputs)
+        return jnp.square(outputs).mean()
+
+    layers = forward_layers.described(_graph(loss, parameters, jnp.ones((7, 4))), str).layers
+    assert layers == (("first", "linear", 4, 5), ("second", "linear", 5, 3))

@@ -256,10 +256,11 @@ def _biased(node: GraphResult, bias: GraphResult, shape: tuple[int, ...]) -> Gra
     layer = past(node, ("reshape",))
     if not layer.operation.weighted_sum or past(bias, ARRANGING).operation is not PARAMETER or not layer.shape:
         return None
-    units = layer.shape[1 if layer.word == "convolution" and len(layer.shape) > 1 else -1]
+    last = layer.shape[1 if layer.word == "convolution" and len(layer.shape) > 1 else -1]
+    units = layer.settings.get("units", last)
     if math.prod(bias.shape) != units:
         return None
-    whole = GraphResult(layer.operation, [*layer.operands, bias], layer.shape)
+    whole = GraphResult(layer.operation, [*layer.operands, bias], layer.shape, **layer.settings)
     return whole if layer is node else GraphResult(node.operation, [whole], shape)
 
 

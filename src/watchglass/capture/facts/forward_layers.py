@@ -118,7 +118,9 @@ class _LayersRead:
         return _State({number: own}, depth if before & same else depth._replace(layers=depth.layers + 1))
 
     def _units(self, at: int, name: str) -> int:
-        shape = self._graph.shape(at)
+        shape, units = self._graph.shape(at), self._graph.setting(at, "units")
+        if units is not None:  # of a matrix from the left
+            return int(units)
         return 0 if not shape else shape[1 if name == "convolution" and len(shape) > 1 else -1]
 
     def _joined(self, below: list[int]) -> tuple[dict[int, int], _Chain, bool]:

@@ -76,7 +76,12 @@ def _intercept(following: Any, args: Any, kwargs: Any, context: Any) -> Any:
     module = context.module
     if context.method_name != "__call__" or not TRACING.traces:
         return following(*args, **kwargs)
-    place = TRACING.entered(TracedModule(tuple(module.path), type(module).__name__, _kind(type(module))))
+    kind = _kind(type(module))
+    rate = getattr(module, "rate", 0.0) if kind is ModuleKind.DROPOUT else 0.0
+    call = TracedModule(
+        tuple(module.path), type(module).__name__, kind, dropout=rate if isinstance(rate, (int, float)) else 0.0
+    )
+    place = TRACING.entered(call)
     outputs = following(*args, **kwargs)
     TRACING.called(place, _inputs(args), outputs)
     return outputs

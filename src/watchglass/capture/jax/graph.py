@@ -15,6 +15,7 @@ import numpy as np
 
 from watchglass.capture.compiled.collecting import Collected, ValuePart
 from watchglass.capture.compiled.program import (
+    ARRANGING,
     GraphConstant,
     GraphResult,
     TracedProgram,
@@ -180,7 +181,11 @@ def _broadcast(params: Mapping[str, Any], taken: list[Value], shape: tuple[int, 
 
 def _dot(params: Mapping[str, Any], taken: list[Value], shape: tuple[int, ...]) -> GraphResult:
     (contracted, _), (batched, _) = params["dimension_numbers"]
-    return product(taken, shape, sums=len(contracted) > 0 and not batched)
+    made, left = product(taken, shape, sums=len(contracted) > 0 and not batched), taken[0]
+    if made.word == "linear" and isinstance(left, GraphResult) and past(left, ARRANGING).operation is PARAMETER:
+        # Its own axes come first in the result.
+        made.settings["units"] = math.prod(shape[: len(left.shape) - len(contracted)])
+    return made
 
 
 def _convolution(params: Mapping[str, Any], taken: list[Value], shape: tuple[int, ...]) -> GraphResult:

@@ -24,12 +24,14 @@ class TracedModule(NamedTuple):
         module_type: Its class.
         kind: Its kind.
         unit_axis: The axis of its weights that counts units.
+        dropout: Share of the elements that it drops in training; 0 for other modules.
     """
 
     path: tuple[str, ...]
     module_type: str
     kind: ModuleKind
     unit_axis: int = -1
+    dropout: float = 0.0
 
 
 class PytreeModels:
@@ -43,6 +45,7 @@ class PytreeModels:
         self._places: dict[tuple[int, tuple[str, ...]], Place] = {}
         self._axes: dict[tuple[int, tuple[str, ...]], int] = {}
         self._sizes: dict[int, int] = {}
+        self._dropout: dict[tuple[int, tuple[str, ...]], float] = {}
         #: The model whose function is traced now.
         self.current = 0
 
@@ -86,6 +89,8 @@ class PytreeModels:
     def module(self, call: TracedModule) -> Place:
         """The place of a module that was called; modules are numbered as they are first called."""
         key = self.current, call.path
+        if call.dropout:
+            self._dropout[key] = call.dropout
         if key not in self._places:
             self._axes[key] = call.unit_axis
             self._places[key] = self._place(self.current, call.path, call.module_type, call.kind)
@@ -129,6 +134,7 @@ class PytreeModels:
             framework="jax",
             module_types={place.path: place.module_type for place in places},
             module_kinds={place.path: place.kind.value for place in places},
+            dropout={self._named(*key): share for key, share in self._dropout.items() if key[0] == number},
             parameters=self._sizes.get(number), devices=(jax.default_backend(),), compiled=True,
             model=self.about(number),
         )  # fmt: skip

@@ -14,7 +14,7 @@ from watchglass.capture.keras.backends import Backend
 from watchglass.capture.keras.losses import RunningMeans
 from watchglass.capture.keras.structure import KerasModules, variables
 from watchglass.record import OpenStep
-from watchglass.records import Mode, facts
+from watchglass.records import Mode, ModuleKind, facts
 
 
 class KerasModel:
@@ -121,11 +121,17 @@ class KerasModel:
         if self._described:
             return
         self._described = True
-        places = [place for _, place in KerasModules().modules(self._model)]
+        found = list(KerasModules().modules(self._model))
+        places = [place for _, place in found]
         about = facts.ModelDescription(
             framework="keras",
             module_types={place.path: place.module_type for place in places},
             module_kinds={place.path: place.kind.value for place in places},
+            dropout={
+                place.path: float(layer.rate)
+                for layer, place in found
+                if place.kind is ModuleKind.DROPOUT and isinstance(getattr(layer, "rate", None), (int, float))
+            },
             parameters=sum(_size(variable) for variable, _ in variables(self._model)),
             compiled=True,
         )
