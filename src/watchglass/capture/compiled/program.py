@@ -231,7 +231,7 @@ def chosen(taken: list[Value], shape: tuple[int, ...]) -> GraphResult:
     live = [each for each in taken if isinstance(each, GraphResult)]
     others = [each for each in taken if isinstance(each, GraphConstant)]
     if len(live) == 1 and others:
-        scaled = live[0].word in ("div", "mul") and len(live[0].results) == 1 and others[0].value == 0
+        scaled = bool(shape) and live[0].word in ("div", "mul") and len(live[0].results) == 1 and others[0].value == 0
         return GraphResult(OPERATIONS["dropout" if scaled else "masked_fill"], live, shape)
     return GraphResult(OPERATIONS["where"], taken, shape)
 
@@ -406,9 +406,9 @@ def _normalized_apart(one: GraphResult, other: GraphResult, shape: tuple[int, ..
     if one.word != "mul":
         return None
     for value, scale in (one.results, one.results[::-1]) if len(one.results) == 2 else ():
-        given, below = past(value, ("copy",)), list(_chain(other))
+        given, below = past(value, ("copy",)), [past(each, ARRANGING) for each in _chain(other)]
         means = [each for each in below if each.word == "mean" and past(each.first, ("copy",)) is given]
-        if means and scale in below and any(each.word in ("rsqrt", "sqrt") for each in _chain(scale)):
+        if means and past(scale, ARRANGING) in below and any(each.word in ("rsqrt", "sqrt") for each in _chain(scale)):
             norm = _normalization(means[0], given, scale, shape)
             shift = [each for each in _parameters_in(other, given) if each not in norm.operands]
             return GraphResult(norm.operation, [*norm.operands, *shift], norm.shape)

@@ -125,7 +125,11 @@ class _JaxprReader:
         """The results of an operation."""
         name, outs = equation.primitive.name, equation.outvars
         live = [each for each in taken if isinstance(each, GraphResult)]
+        if name == "select_n" and (choice := getattr(taken[0], "value", None)) is not None:
+            return [taken[1 + int(choice)]]
         if not live:
+            if name == "eq" and None not in (numbers := [getattr(each, "value", None) for each in taken]):
+                return [GraphConstant(float(numbers[0] == numbers[1]))]
             # A number stays one in another shape or type.
             first = taken[0] if taken and name in ("broadcast_in_dim", "convert_element_type", "reshape") else None
             return [GraphConstant(getattr(first, "value", None), cut=cut_of(taken)) for _ in outs]

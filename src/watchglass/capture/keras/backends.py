@@ -41,18 +41,24 @@ class Backend(ABC):
         """Inside, values that are collected in transformations of the backend get out of them."""
         return nullcontext()
 
-    def program(
-        self, values: Values, known: Mapping[str, Collected], parameters: Sequence[tuple[Any, str]], model: int
-    ) -> Callable[[Values], TracedProgram] | None:
-        """Reads the program that is traced now, when the values of a step are there; None where none can be read.
+    @abstractmethod
+    def traced(self, step: Callable[..., tuple[Any, Values]], args: tuple[Any, ...]) -> tuple[Any, Values, Any]:
+        """What a step returns, the values that it collects, and the program that is traced; None where it runs."""
+
+    @abstractmethod
+    def read(
+        self, program: Any, values: Values, known: Mapping[str, Collected], parameters: Sequence[tuple[Any, str]],
+        model: int,
+    ) -> Callable[[Values], TracedProgram]:  # fmt: skip
+        """What reads a program, when the values of a step are there.
 
         Args:
+            program: The program.
             values: What its trace has collected.
             known: What each of these is.
             parameters: The variables that it trains, with their names.
             model: Number of the model.
         """
-        return None
 
     def logs(self, result: Any) -> Any:
         """The logs in the result of a training or test function."""
@@ -94,15 +100,19 @@ class TensorFlow(Backend):
         tensorflow = self._tensorflow
         return None if tensorflow.executing_eagerly() else tensorflow.compat.v1.get_default_graph()
 
-    def program(
-        self, values: Values, known: Mapping[str, Collected], parameters: Sequence[tuple[Any, str]], model: int
-    ) -> Callable[[Values], TracedProgram] | None:
-        """The graph that is built."""
+    def traced(self, step: Callable[..., tuple[Any, Values]], args: tuple[Any, ...]) -> tuple[Any, Values, Any]:
+        """With the graph that is built."""
+        return (*step(*args), self.scope())
+
+    def read(
+        self, program: Any, values: Values, known: Mapping[str, Collected], parameters: Sequence[tuple[Any, str]],
+        model: int,
+    ) -> Callable[[Values], TracedProgram]:  # fmt: skip
+        """By the definition of the graph."""
         from watchglass.capture.tensorflow.graph import TracedGraph
 
-        graph = self.scope()
         held = [(variable.value, name) for variable, name in parameters]
-        return None if graph is None else TracedGraph(graph, values, known, held, model).read
+        return TracedGraph(program, values, known, held, model).read
 
     def value_now(self, variable: Any) -> Any:
         """Read by an operation: the variable itself would be read later."""
@@ -141,6 +151,24 @@ class Jax(Backend):
     def scope(self) -> object:
         """The trace."""
         return self._state()
+
+    def traced(self, step: Callable[..., tuple[Any, Values]], args: tuple[Any, ...]) -> tuple[Any, Values, Any]:
+        """With the jaxpr of the step, which is a function inside that of Keras, and what it returns."""
+        jax = self._jax
+        if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree_util.tree_leaves(args)):
+            return (*step(*args), None)
+        inner = jax.jit(step)
+        found = inner.trace(*args)
+        return (*inner(*args), found)
+
+    def read(
+        self, program: Any, values: Values, known: Mapping[str, Collected], parameters: Sequence[tuple[Any, str]],
+        model: int,
+    ) -> Callable[[Values], TracedProgram]:  # fmt: skip
+        """By the jaxpr, whose shapes are complete."""
+        from watchglass.capture.jax.graph import read
+
+        return lambda values: read(program.jaxpr, program.out_info, known, model)
 
     def value_now(self, variable: Any) -> Any:
         """Its array, which nothing changes."""

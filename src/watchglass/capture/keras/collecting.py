@@ -62,27 +62,30 @@ class StepValues:
     def around(self, step: Callable[..., Any]) -> Callable[..., Any]:
         """A step of the model that returns its values as well."""
 
-        @functools.wraps(step)
-        def collecting(*args: Any, **kwargs: Any) -> Any:
+        def collect(*args: Any) -> tuple[Any, Values]:
             self.traces += 1
             with ExitStack() as stack:
                 values = stack.enter_context(self._frame())
                 self._prepare(args)
                 stack.enter_context(self._observed())
-                result = step(*args, **kwargs)
-                self._shielded(lambda: self._keep_program(dict(values)))()
-            return self._backend.with_values(result, dict(values))
+                result = step(*args)
+            return result, dict(values)
+
+        @functools.wraps(step)
+        def collecting(*args: Any) -> Any:
+            result, values, program = self._backend.traced(collect, args)
+            if program is not None and self.failure is None:
+                self._keep_program(program, values)
+            return self._backend.with_values(result, values)
 
         return collecting
 
-    def _keep_program(self, values: Values) -> None:
+    def _keep_program(self, program: Any, values: Values) -> None:
         known = {key: self.known[key] for key in values}
         if any(what.part is ValuePart.GRADIENT for what in known.values()):
             trained = ((each, self._place_of(each)) for each in self._model.trainable_variables)
             parameters = [(variable, place.name) for variable, place in trained if place is not None]
-            program = self._backend.program(values, known, parameters, self._number)
-            if program is not None:
-                self.programs.append(program)
+            self.programs.append(self._backend.read(program, values, known, parameters, self._number))
 
     @contextmanager
     def _frame(self) -> Iterator[Values]:
