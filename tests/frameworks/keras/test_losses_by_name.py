@@ -1,4 +1,4 @@
-"""Losses that scripts give to ``compile`` by name are judged as those that they make."""
+"""Losses by name, attention, and schedules of scripts of Keras are read as what they are."""
 
 from __future__ import annotations
 
@@ -54,3 +54,20 @@ def test_attention_of_keras_shows_who_sees_whom(causal: bool, tmp_path: Path) ->
     assert found["losses"][0]["agreeing"]["next"] == 1.0
     (call,) = found["attention"]
     assert (call["queries"], call["itself"], call["next"]) == (10, True, 0.0 if causal else 1.0)
+
+
+def test_a_schedule_that_does_not_say_what_it_consists_of_ends_no_capture(tmp_path: Path) -> None:
+    class Warmup(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]  # of a library without types
+        def __call__(self, step: Any) -> Any:
+            return 0.01 * keras.ops.minimum(1.0, (keras.ops.cast(step, "float32") + 1) / 2)
+
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile(loss="mse", optimizer=keras.optimizers.AdamW(Warmup(), weight_decay=0.02))
+    x = np.random.default_rng(0).normal(size=(32, 4)).astype("float32")
+    with Hook(tmp_path / "run", save_interval=1, strict=True) as hook:
+        attach(hook.port, loop("keras"))
+        model.fit(x, x[:, :1], batch_size=8, verbose=0)
+    run = watchglass.open_run(tmp_path / "run")
+    (settings,) = (fact.data for fact in run.facts("optimizer"))
+    assert (settings["type"], settings["groups"][0]["weight_decay"]) == ("AdamW", 0.02)
+    assert list(run.scalars("learning_rate")[1]) == pytest.approx([0.005, 0.01, 0.01, 0.01])

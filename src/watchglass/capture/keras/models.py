@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from collections.abc import Mapping
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import keras
 
 from watchglass.capture.compiled.collecting import Updater
+from watchglass.capture.compiled.keras_optimizers import config_of
 from watchglass.capture.keras.backends import Backend
 from watchglass.capture.keras.losses import RunningMeans
 from watchglass.capture.keras.structure import KerasModules, variables
@@ -66,10 +66,7 @@ class KerasModel:
         if optimizer is None:
             return
         inner = getattr(optimizer, "inner_optimizer", optimizer)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of Keras, about NumPy
-            config = inner.get_config()
-        settings = {name: value for name, value in config.items() if _is_setting(value)}
+        settings = {name: value for name, value in config_of(inner).items() if _is_setting(value)}
         self.rate = rate_of(optimizer)
         settings["lr"] = settings.pop("learning_rate", self.rate)
         kind = type(inner).__name__

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from watchglass.capture.compiled.collecting import Updater
+from watchglass.capture.compiled.keras_optimizers import config_of
 from watchglass.capture.module_places import ParameterPlace
 from watchglass.capture.tensorflow.models import TrainedModel, variable_of
 from watchglass.records import facts
@@ -23,7 +24,7 @@ def settings_of(optimizer: Any, number: int | None) -> facts.OptimizerSettings:
     inner = inner_of(optimizer)
     group = {
         _SETTINGS.get(name, name): value
-        for name, value in inner.get_config().items()
+        for name, value in config_of(inner).items()
         if isinstance(value, (int, float, bool, str)) and name != "name"
     }
     if "beta_1" in group and "beta_2" in group:
@@ -37,7 +38,7 @@ def settings_of(optimizer: Any, number: int | None) -> facts.OptimizerSettings:
 def updater_of(optimizer: Any) -> Updater:
     """What its updates depend on."""
     inner = inner_of(optimizer)
-    settings = inner.get_config()
+    settings = config_of(inner)
     numbers = {name: value for name, value in settings.items() if isinstance(value, (int, float))}
     group = facts.UpdateGroup(
         weight_decay=float(numbers.get("weight_decay", 0.0)), decoupled=True,
