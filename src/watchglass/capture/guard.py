@@ -73,6 +73,8 @@ class Guard:
         strict: Whether a fault is raised.
         thread: Identity of the training thread: the one that has made the guard, unless another one enters.
         waiting: The training thread waits for other threads that do its work: their calls count as its calls.
+        passing: A loop that drives runs a function of its framework, and collects itself: what guarded callbacks would
+            observe meanwhile is a part of its step.
     """
 
     def __init__(self, cost: Cost, on_fault: Callable[[Exception, str], None], *, strict: bool) -> None:
@@ -81,13 +83,13 @@ class Guard:
         self._busy = self._suspended = False
         self._undo: list[Callable[[], object]] = []
         self.thread = threading.get_ident()
-        self.waiting = False
+        self.waiting = self.passing = False
         _guards.add(self)
 
     @property
     def is_busy(self) -> bool:
-        """Whether a callback runs, or code of capture itself: what it calls is not observed."""
-        return self._busy
+        """Whether what runs now is not observed: a callback, code of capture itself, or a step of a loop around it."""
+        return self._busy or self.passing
 
     def enter_thread(self) -> None:
         """The calling thread is the one that trains; before anything is observed."""
@@ -108,7 +110,7 @@ class Guard:
         def run(*args: Any) -> Any:
             if unless is not None and unless():
                 return None
-            if self._busy or not self.active or (thread() != self.thread and not self.is_lent):
+            if self._busy or self.passing or not self.active or (thread() != self.thread and not self.is_lent):
                 return None
             self._busy = True
             started = now_ns()
@@ -208,7 +210,13 @@ class Guard:
         """Call a function of capture for a script: guarded, or plainly inside a callback, which is guarded already."""
         if self._suspended or threading.get_ident() != self.thread:
             return None
-        return function(*arguments) if self._busy else self.guarded(function)(*arguments)
+        if self._busy:
+            return function(*arguments)
+        passing, self.passing = self.passing, False
+        try:
+            return self.guarded(function)(*arguments)
+        finally:
+            self.passing = passing
 
     @contextmanager
     def suspended(self) -> Iterator[None]:

@@ -46,6 +46,19 @@ class Loop(ABC):
             watched: What :meth:`is_loop` accepts; None for every model that is trained.
         """
 
+    #: Whether a loop that drives collects the values of its steps itself; those below it watch what it does not run.
+    collects: ClassVar[bool] = False
+
+    def skips(self, module: Any, arguments: Any, optimized: Callable[[], bool]) -> bool:
+        """Whether a call of a module of the framework below is to be ignored by the loop of that.
+
+        Args:
+            module: The module, called from outside any other.
+            arguments: Its arguments.
+            optimized: Returns whether an optimizer of the framework below has any of its parameters.
+        """
+        return False
+
     #: Names of further options of :meth:`callback`.
     options: ClassVar[tuple[str, ...]] = ()
 
@@ -89,6 +102,12 @@ def loop_of(value: object, *, drives: bool = False) -> Loop | None:
     """
     loops = (member(entry.loop) for entry in usable("loop") if entry.drives or not drives)
     return next((each for each in loops if each.is_loop(value)), None)
+
+
+def skipped(module: Any, arguments: Any, optimized: Callable[[], bool]) -> bool:
+    """:meth:`Loop.skips` of any loop that drives."""
+    loops = (member(entry.loop) for entry in usable("loop") if entry.drives)
+    return any(each.skips(module, arguments, optimized) for each in loops)
 
 
 def attach(port: Port, outer: Loop, watched: Any = None) -> Any:

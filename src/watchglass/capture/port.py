@@ -80,8 +80,6 @@ class Port:
             nanoseconds.
         advice: What loops around the framework know.
         early_backwards: Backward passes before the first training step.
-        running: Import name of the loop that drives and whose call runs now; "" for none. Meanwhile compiled functions
-            and gradients of loops below it are parts of its step.
         rank: Returns this process's rank in its group, None if it trains alone. Called at the first training step.
         on_start: Called with the attempt, on the recorder's thread, when this process has become a worker of the run.
         on_look: Called a few times a second on the recorder's thread, while the run is open.
@@ -96,7 +94,7 @@ class Port:
     def __init__(self, config: SessionConfig, limits: CaptureLimits, open_store: Callable[[str], Store]) -> None:
         self.config, self.limits = config, limits
         self._pid = os.getpid()
-        self.early_backwards, self.running = 0, ""
+        self.early_backwards = 0
         self.advice = Advice()
         self.rank: Callable[[], int | None] = environment.group_rank
         self.phase_clock: Callable[[], int] = monotonic_ns

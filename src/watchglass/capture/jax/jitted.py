@@ -38,7 +38,7 @@ class Jitted:
         watching, watched = TRACING.watching, self.watched
         if TRACING.collector.active and TRACING.collects:
             return watched.passed(args, kwargs)
-        if watching is None or TRACING.busy or watching.port.running:
+        if watching is None or TRACING.busy or watching.port.guard.passing:
             return watched.plain(*args, **kwargs)
         return watching.call(watched, args, kwargs)
 

@@ -50,7 +50,7 @@ def _differentiating(
             if TRACING.sees(GRADIENT):
                 return collecting(*args, **kwargs)
             watching = TRACING.watching
-            if watching is None or TRACING.busy or watching.port.running or traced(args, kwargs):
+            if watching is None or TRACING.busy or watching.port.guard.passing or traced(args, kwargs):
                 return plain(*args, **kwargs)
             loss = (_loss_before_aux if has_aux else _loss_alone) if valued else None
             return watching.gradient((fun, loss), plain, collecting, args, kwargs)

@@ -37,6 +37,18 @@ class Backend(ABC):
     def value_now(self, variable: Any) -> Any:
         """The array that a variable holds now; an array itself."""
 
+    def is_array(self, value: Any) -> bool:
+        """Whether this is an array with values, now or when what is traced runs."""
+        return bool(keras.ops.is_tensor(value))
+
+    def kept(self, array: Any) -> Any:
+        """What is kept of an array to the end of the step."""
+        return array
+
+    def number(self, value: Any) -> Any:
+        """A number of the logs, as it may be kept for later."""
+        return value
+
     def carrying(self, collecting: Collector, enter: Callable[[], AbstractContextManager[Any]]) -> Any:
         """Inside, values that are collected in transformations of the backend get out of them."""
         return nullcontext()
@@ -73,6 +85,8 @@ class Backend(ABC):
         values = result.pop(_KEY, None)
         return result, values
 
+    #: Whether the backend compiles a function that also returns values to the same numbers.
+    compiles_alike = True
     #: Whether samples are counted as batches are taken, since no metric can be read between calls.
     counts_batches = False
 
@@ -233,6 +247,65 @@ class Jax(Backend):
         return result, result[0].pop(_KEY, None)
 
 
+class Torch(Backend):
+    """Functions run step by step, and change arrays in place; gradients lie beside the weights."""
+
+    name = "torch"
+    compiles_alike = False
+
+    def __init__(self) -> None:
+        self._torch = sys.modules["torch"]
+
+    def scope(self) -> object:
+        """All that runs is one scope."""
+        return None
+
+    def is_execution(self, error: Exception) -> bool:
+        """Nothing is traced."""
+        return True
+
+    def value_now(self, variable: Any) -> Any:
+        """A copy: updates change the array."""
+        value = variable.value if isinstance(variable, keras.Variable) else variable
+        return value.detach().clone() if isinstance(value, self._torch.Tensor) else value
+
+    def is_array(self, value: Any) -> bool:
+        """Layers are called with arrays without values while they are built."""
+        return isinstance(value, self._torch.Tensor) and not value.is_meta
+
+    def kept(self, array: Any) -> Any:
+        """Without what a backward needs, and with a note of how often it was changed in place."""
+        if not isinstance(array, self._torch.Tensor):
+            return array
+        array = array.detach()
+        array.version_as_collected = _version(array)
+        return array
+
+    def with_values(self, result: Any, values: dict[str, Any]) -> Any:
+        """Without what was overwritten since."""
+        same = {
+            key: value
+            for key, value in values.items()
+            if not hasattr(value, "version_as_collected") or value.version_as_collected == _version(value)
+        }
+        return super().with_values(result, same)
+
+    def number(self, value: Any) -> Any:
+        """A float where that waits for no device."""
+        if not isinstance(value, self._torch.Tensor):
+            return value
+        return float(value) if value.is_cpu else value.detach().clone()
+
+    def count(self, metric: Any) -> Any:
+        """Its variable as it is now."""
+        return self.number(metric.count.value)
+
+
+def _version(tensor: Any) -> int:
+    """How often a tensor was changed in place; one of inference mode has no counter."""
+    return -1 if tensor.is_inference() else int(tensor._version)
+
+
 class TakenBatches:
     """Takes batches for a function, counts them and their samples, and can give them once more.
 
@@ -271,5 +344,5 @@ def samples_of(batch: Any) -> int:
 @functools.cache
 def backend() -> Backend | None:
     """The backend of this process; None for one whose functions are not watched so."""
-    known = {each.name: each for each in (TensorFlow, Jax)}.get(keras.backend.backend())
+    known = {each.name: each for each in (TensorFlow, Jax, Torch)}.get(keras.backend.backend())
     return None if known is None else known()

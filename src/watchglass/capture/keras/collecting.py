@@ -141,7 +141,7 @@ class StepValues:
         return run
 
     def _add(self, part: ValuePart, name: str, value: Any, place: Place = NOWHERE, **more: Any) -> None:
-        self._collector.add(Collected(part, name, place, model=self._number, **more), value)
+        self._collector.add(Collected(part, name, place, model=self._number, **more), self._backend.kept(value))
 
     # -- layers ----------------------------------------------------------------------------------------------------
 
@@ -149,8 +149,8 @@ class StepValues:
         place = self._places.get(id(layer))
         if place is None:
             return
-        for path, array in leaves_in(arguments, keras.ops.is_tensor):
-            if keras.ops.is_tensor(array):
+        for path, array in leaves_in(arguments, self._backend.is_array):
+            if self._backend.is_array(array):
                 dtype = str(keras.backend.standardize_dtype(array.dtype))
                 tags = input_tags(place, path, len(array.shape), dtype, outermost=place.index == 0)
                 if place.index == 0:
@@ -161,8 +161,9 @@ class StepValues:
         place = self._places.get(id(layer))
         if place is None:
             return
-        for path, array in leaves_in(result, keras.ops.is_tensor):
-            if not (keras.ops.is_tensor(array) and keras.backend.is_float_dtype(array.dtype)):
+        for path, array in leaves_in(result, self._backend.is_array):
+            dtype = keras.backend.standardize_dtype(array.dtype) if self._backend.is_array(array) else ""
+            if not (dtype and keras.backend.is_float_dtype(dtype)):
                 continue
             known = id(array) in self._made
             if known and place.index:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -19,10 +20,21 @@ class KerasLoop(Loop):
     """``fit``, ``evaluate``, ``predict`` and their relatives, of a model or of all."""
 
     name = "keras"
+    collects = True
 
     def is_loop(self, value: object) -> bool:
         """Whether this is a model."""
         return isinstance(value, keras.Model)
+
+    def skips(self, module: Any, arguments: Any, optimized: Callable[[], bool]) -> bool:
+        """Layers that are built, and models of Keras's own loop; what the script trains by PyTorch is for that."""
+        used = backend()
+        if used is None or not isinstance(module, keras.Layer):
+            return False
+        if not any(map(used.is_array, keras.tree.flatten(arguments))):
+            return True
+        driven = getattr(module, "compiled", False) or any(each.runs for each in _watching.values())
+        return driven and not optimized()
 
     def attach(self, port: Port, watched: Any = None) -> None:
         """Watch a model, or each that is trained."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import keras
-import numpy as np
 
 from watchglass.capture.arrays import DeferredNumbers
 from watchglass.capture.compiled.collecting import ObservedLoss
@@ -56,7 +55,7 @@ def observed_loss(
 
 
 class RunningMeans:
-    """The losses of single batches, out of means over an epoch so far. For the training thread; computes nothing there.
+    """The losses of single batches, out of means over an epoch so far. For the training thread, which waits for none.
 
     Both are float32, so a loss is as exact as 1e-7 times the number of the batch in its epoch.
     """
@@ -68,8 +67,8 @@ class RunningMeans:
         """Keras has reset its running means."""
         self._before.clear()
 
-    def batch(self, name: str, mean: Any, count: Any) -> DeferredNumbers:
-        """The loss of the batch that a mean has counted last.
+    def batch(self, name: str, mean: Any, count: Any) -> DeferredNumbers | float:
+        """The loss of the batch that a mean has counted last; computed later, if any number is still an array.
 
         Args:
             name: Its name.
@@ -78,14 +77,16 @@ class RunningMeans:
         """
         before = self._before.get(name)
         self._before[name] = mean, count
+        if isinstance(mean, float) and isinstance(count, float):
+            return _last(before, mean, count)
         return DeferredNumbers(lambda: _last(before, mean, count), 8)
 
 
 def _last(before: tuple[Any, Any] | None, mean: Any, count: Any) -> float:
-    now, counted = float(np.asarray(mean)), float(np.asarray(count))
+    now, counted = _number(mean), _number(count)
     if before is None:
         return now
-    older, until = float(np.asarray(before[0])), float(np.asarray(before[1]))
+    older, until = map(_number, before)
     if not counted > until:  # reset by the script, or not updated
         return now
     return (now * counted - older * until) / (counted - until)
@@ -96,6 +97,10 @@ def _like(labels: Any, predictions: Any) -> Any:
     if predictions.shape[-1] == 1 and len(labels.shape) < len(predictions.shape):
         return keras.ops.expand_dims(labels, -1)
     return keras.ops.squeeze(labels, -1) if labels.shape[-1] == 1 else labels
+
+
+def _number(value: Any) -> float:
+    return value if isinstance(value, float) else float(keras.ops.convert_to_numpy(value))
 
 
 def _dtype(array: Any) -> str:

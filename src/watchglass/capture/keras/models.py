@@ -144,6 +144,7 @@ class KerasModel:
         for name, value in logs.items():
             if name != "loss" and not name.endswith("_loss"):
                 continue
+            value = self._backend.number(value)
             if name in counted:
                 weights = self._backend.count(counted[name])
                 if weights is None:

@@ -69,10 +69,15 @@ class KerasWatching:
         elif self._chosen is not None:
             self._chosen.add(model)
 
+    @property
+    def runs(self) -> bool:
+        """Whether Keras has run functions of models."""
+        return bool(self._models)
+
     def execute(self, function: WatchedFunction, args: tuple[Any, ...]) -> Any:
         """Call a function, or its twin where something is due, and record it as a step."""
-        port, values, taken = self.port, None, None
-        if port.running or not port.guard.active or port.guard.is_busy:
+        guard, values, taken = self.port.guard, None, None
+        if not guard.active or guard.is_busy:
             return function.plain(*args)
         recorded, step = self._begin(function) or (False, None)
         twin = None if step is None else self._find_twin(function)
@@ -80,17 +85,17 @@ class KerasWatching:
             taken = self._take(args[-1])
             if taken is not None:
                 args = *args[:-1], taken
-        port.running = "keras"
+        guard.passing = True
         try:
             if twin is None:
                 result = function.plain(*args)
             else:
                 result, values = twin(function.plain, args, taken)
         except BaseException:
+            guard.passing = False
             self._fail(function)
             raise
-        finally:
-            port.running = ""
+        guard.passing = False
         self._end(function, taken, result, step, values, recorded)
         return result
 
@@ -250,16 +255,19 @@ class KerasWatching:
                 else:
                     own[step] = existing
 
-        before = getattr(model, attribute)
-        try:
-            with collecting():
-                self._originals[f"make_{name}_function"](model, force=True)
-            function = getattr(model, attribute)
-        finally:
-            setattr(model, attribute, before)
         title = f"{type(model).__name__}.{step}"
         outcome = Twin(self.port, title, lambda: None, lambda: (None, {}))
         compiled = not model.run_eagerly and (self._backend.name == "tensorflow" or bool(model.jit_compile))
+        function = before = getattr(model, attribute)
+        if compiled and not self._backend.compiles_alike:
+            outcome.give_up(NotImplementedError("its compiler makes other numbers of it, unlike jit_compile=False"))
+        else:
+            try:
+                with collecting():
+                    self._originals[f"make_{name}_function"](model, force=True)
+                function = getattr(model, attribute)
+            finally:
+                setattr(model, attribute, before)
         return FunctionTwin(values, function, collecting, self._backend, outcome, compiled=compiled)
 
     def _reset(self, model: Any) -> None:

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from watchglass.capture.frameworks import FRAMEWORKS, member
+from watchglass.capture.loops import skipped
 from watchglass.capture.phase_source import record_phases
 from watchglass.capture.port import Port
 from watchglass.capture.pytorch import public_calls as calls
@@ -113,6 +114,8 @@ class PyTorchAdapter:
 
     def attach(self, root: nn.Module) -> None:
         """Watch a model whose outermost call is ``root``."""
+        if skipped(root, list(root.parameters()), lambda: False):
+            return
         models = self._current.models
         if not is_ours(models.parents.owner(root)):
             models.own(root)

@@ -118,7 +118,7 @@ class TapeSteps:
     def is_off(self) -> bool:
         """Whether calls pass through: nothing is watched, we run ourselves, or a loop around TensorFlow drives."""
         guard = self.port.guard
-        return not guard.active or guard.is_busy or bool(self.port.running)
+        return not guard.active or guard.is_busy
 
     def observes(self) -> bool:
         """Whether a call of a compiled function may be a step."""

@@ -238,7 +238,8 @@ class MembershipFact:
     def _of(self, optimizer: Optimizer, parameters: list[Tensor]) -> facts.HeldParameters:
         placed = [(parameter, self._models.parameter(parameter)) for parameter in parameters]
         # A tensor of no module has a name too, where no optimizer of a model was known before.
-        foreign = [p for p in parameters if not self._models.in_a_tree(p)]
+        known = {id(p) for tree in self._models if (owner := tree.owner) is not None for p in owner.parameters()}
+        foreign = [p for p in parameters if id(p) not in known and not self._models.in_a_tree(p)]
         frozen = [place.name for p, place in placed if place is not None and not p.requires_grad]
         return facts.HeldParameters(
             type(optimizer).__name__,

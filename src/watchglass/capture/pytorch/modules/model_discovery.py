@@ -22,7 +22,7 @@ from torch.nn.modules.module import (
 from torch.nn.utils.parametrize import ParametrizationList
 from torch.optim import Optimizer
 
-from watchglass.capture.loops import loop_of
+from watchglass.capture.loops import loop_of, skipped
 from watchglass.capture.pytorch.compiled.calls import CompiledCall, is_compiled_in_place
 from watchglass.capture.pytorch.compiled.graphs import captured, compiling
 from watchglass.capture.pytorch.modules.module_hooks import Switch
@@ -136,6 +136,10 @@ class Discovery:
         given = groups[-1]["params"] if groups else ()
         return any(models.parameter(each) is None and not models.in_a_tree(each) for each in given)
 
+    def _is_optimized(self, module: nn.Module) -> bool:
+        own = {id(parameter) for parameter in module.parameters()}
+        return any(id(each) in own for optimizer in list(self._optimizers) for each in parameters_of(optimizer))
+
     def find(self, parameters: Iterable[Tensor]) -> bool:
         """Watch the models that hold any of these parameters; returns whether there are any."""
         models = self._current.models
@@ -154,6 +158,8 @@ class Discovery:
         if current.forward_depth and current.models.holds(module):
             return  # at a glance: to look whether a forward is under way takes longer the deeper it is
         if current.in_forward or current.in_backward or current.models.knows(module) or captured():
+            return
+        if skipped(module, (arguments, kwargs), lambda: self._is_optimized(module)):
             return
         if next(module.parameters(), None) is None or isinstance(module, (ParametrizationList, torch.jit.ScriptModule)):
             # A loss or activation called alone is no model, nor is a parametrization; scripted modules take no hooks.
@@ -180,6 +186,6 @@ class Discovery:
 
 
 def is_ours(owner: nn.Module) -> bool:
-    """Whether no loop around PyTorch drives the steps of a model."""
+    """Whether no loop around PyTorch drives the steps of a model and leaves it to PyTorch to collect their values."""
     found = loop_of(owner, drives=True)
-    return found is None or found.name == "torch"
+    return found is None or found.name == "torch" or found.collects
