@@ -37,6 +37,14 @@ class Backend(ABC):
     def value_now(self, variable: Any) -> Any:
         """The array that a variable holds now; an array itself."""
 
+    def value_after(self, variable: Any) -> Any:
+        """The array that a variable holds after an update."""
+        return self.value_now(variable)
+
+    def copied_bytes(self, variable: Any) -> int:
+        """Bytes that :meth:`value_now` takes."""
+        return 0
+
     def is_array(self, value: Any) -> bool:
         """Whether this is an array with values, now or when what is traced runs."""
         return bool(keras.ops.is_tensor(value))
@@ -269,6 +277,14 @@ class Torch(Backend):
         value = variable.value if isinstance(variable, keras.Variable) else variable
         return value.detach().clone() if isinstance(value, self._torch.Tensor) else value
 
+    def value_after(self, variable: Any) -> Any:
+        """The array itself; the next step changes it."""
+        return variable.value
+
+    def copied_bytes(self, variable: Any) -> int:
+        """Those of the array."""
+        return int(variable.value.nbytes)
+
     def is_array(self, value: Any) -> bool:
         """Layers are called with arrays without values while they are built."""
         return isinstance(value, self._torch.Tensor) and not value.is_meta
@@ -294,7 +310,8 @@ class Torch(Backend):
         """A float where that waits for no device."""
         if not isinstance(value, self._torch.Tensor):
             return value
-        return float(value) if value.is_cpu else value.detach().clone()
+        value = value.detach()
+        return float(value) if value.is_cpu and value.numel() == 1 else value.clone()
 
     def count(self, metric: Any) -> Any:
         """Its variable as it is now."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
@@ -33,6 +33,7 @@ class StepValues:
         model: The model.
         backend: Its backend.
         number: The number of the model.
+        room: Bytes that copies of weights may take at one update.
 
     Attributes:
         known: What each value is.
@@ -42,8 +43,12 @@ class StepValues:
         programs: Read the programs of updates that were traced since the last step that was saved.
     """
 
-    def __init__(self, model: Any, backend: Backend, number: int) -> None:
-        self._model, self._backend, self._number = model, backend, number
+    def __init__(self, model: Any, backend: Backend, number: int, room: int) -> None:
+        self._model, self._backend, self._number, self._room = model, backend, number, room
+        # By optimizer, which variable's turn it is to be copied first.
+        self._turns: dict[int, int] = {}
+        # The latest optimizer, and step, of which the learning rate is collected.
+        self._rated: tuple[Any, int] = None, 0
         self._collector = Collector()
         self.known = self._collector.known
         self.traces = 0
@@ -226,10 +231,11 @@ class StepValues:
 
         def before() -> None:
             changed = self._model.trainable_variables if trainable_variables is None else trainable_variables
+            collected = self._state_of(optimizer, _ACCUMULATED)
+            copied = self._in_turn(optimizer, changed)
             for variable, gradient in zip(changed, grads, strict=True):
-                self._take_before(
-                    self._place_of(variable), self._backend.value_now(variable), gradient, optimizer, updated, variable
-                )
+                value = self._backend.value_now(variable) if id(variable) in copied else None
+                self._take_before(self._place_of(variable), value, gradient, optimizer, updated, variable, collected)
 
         if trainable_variables is not None:
             trainable_variables = list(trainable_variables)
@@ -239,7 +245,7 @@ class StepValues:
             result = original(grads, trainable_variables)
         self._shielded(
             lambda: self._take_after(
-                [(place, self._backend.value_now(variable)) for variable, place in updated], optimizer
+                [(place, self._backend.value_after(variable)) for variable, place in updated], optimizer
             )
         )()
         return result
@@ -252,9 +258,10 @@ class StepValues:
 
         def before() -> None:
             with _holding(optimizer, optimizer_variables):
+                collected = self._state_of(optimizer, _ACCUMULATED)
                 for value, gradient in zip(trainable_variables, grads, strict=True):
                     place = self._place_of(self._given.get(id(value)))
-                    self._take_before(place, value, gradient, optimizer, updated, value)
+                    self._take_before(place, value, gradient, optimizer, updated, value, collected)
 
         self._shielded(before)()
         with self._inside_update():
@@ -267,6 +274,18 @@ class StepValues:
 
         self._shielded(after)()
         return result
+
+    def _in_turn(self, optimizer: Any, variables: Sequence[Any]) -> set[int]:
+        """The variables, by identity, whose copies fit into the memory for them: of others it is the turn later."""
+        chosen: set[int] = set()
+        begin, room = self._turns.get(id(optimizer), 0), self._room
+        for variable in (*variables[begin:], *variables[:begin]):
+            room -= self._backend.copied_bytes(variable)
+            if room < 0:
+                break
+            chosen.add(id(variable))
+        self._turns[id(optimizer)] = (begin + (len(chosen) or 1)) % len(variables) if variables else 0
+        return chosen
 
     @contextmanager
     def _inside_update(self) -> Iterator[None]:
@@ -281,23 +300,24 @@ class StepValues:
 
     def _take_before(
         self, place: ParameterPlace | None, value: Any, gradient: Any, optimizer: Any,
-        updated: list[tuple[Any, ParameterPlace]], variable: Any,
+        updated: list[tuple[Any, ParameterPlace]], variable: Any, collected: dict[str, Any],
     ) -> None:  # fmt: skip
         if place is None or gradient is None:
             return
         now = self._backend.value_now
         scale = getattr(optimizer, "dynamic_scale", None)
-        if not updated:
+        if (optimizer, self.traces) != self._rated:
+            self._rated = optimizer, self.traces
             self._add(ValuePart.RATE, "learning_rate", now(optimizer.learning_rate))
             if scale is not None:
                 self._add(ValuePart.SCALE, "loss_scale", now(scale))
-        updated.append((variable, place))
-        self._add(ValuePart.BEFORE, place.name, value, place.place, parameter=place)
+        if value is not None:
+            updated.append((variable, place))
+            self._add(ValuePart.BEFORE, place.name, value, place.place, parameter=place)
         scale = optimizer.loss_scale_factor if scale is None else now(scale)
         gradient = gradient if scale is None else keras.ops.cast(gradient, "float32") / scale
-        collected = self._state_of(optimizer, "gradient_accumulator").get(place.name)
-        if collected is not None:
-            gradient = (gradient + collected) / _innermost(optimizer).gradient_accumulation_steps
+        if place.name in collected:
+            gradient = (gradient + collected[place.name]) / _innermost(optimizer).gradient_accumulation_steps
         self._add(ValuePart.GRADIENT, place.name, gradient, place.place, parameter=place)
 
     def _take_after(self, updated: list[tuple[ParameterPlace, Any]], optimizer: Any) -> None:
@@ -318,12 +338,14 @@ class StepValues:
         """Variables of a kind that an optimizer has for each parameter, by the parameter's name."""
         owned = ((self._owners.get(each.name.removesuffix(f"_{kind}")), each) for each in optimizer.variables)
         return {
-            name: self._backend.value_now(variable)
+            name: self._backend.value_after(variable)
             for name, variable in owned
             if name is not None and variable.name.endswith(f"_{kind}")
         }
 
 
+#: End of the names of variables in which optimizers add gradients up.
+_ACCUMULATED = "gradient_accumulator"
 #: Optimizers that correct moments for their start.
 _CORRECTED = (keras.optimizers.Adam, keras.optimizers.Nadam, keras.optimizers.Lamb)
 

@@ -235,7 +235,8 @@ class KerasWatching:
         setattr(model, attribute, WatchedFunction(self.execute, model, _MODES[name], function, twin))
 
     def _twin(self, name: str, model: Any) -> FunctionTwin:
-        values = StepValues(model, self._backend, self._of(model).number)
+        room = self.port.config.capture_memory_bytes
+        values = StepValues(model, self._backend, self._of(model).number, room)
         attribute, step = f"{name}_function", f"{name}_step"
         collecting_step = values.around(getattr(model, step))
         of = weakref.ref(model)
