@@ -61,11 +61,10 @@ class Backend(ABC):
         """Inside, values that are collected in transformations of the backend get out of them."""
         return nullcontext()
 
-    @abstractmethod
     def traced(self, step: Callable[..., tuple[Any, Values]], args: tuple[Any, ...]) -> tuple[Any, Values, Any]:
         """What a step returns, the values that it collects, and the program that is traced; None where it runs."""
+        return (*step(*args), None)
 
-    @abstractmethod
     def read(
         self, program: Any, values: Values, known: Mapping[str, Collected], parameters: Sequence[tuple[Any, str]],
         model: int,
@@ -78,7 +77,11 @@ class Backend(ABC):
             known: What each of these is.
             parameters: The variables that it trains, with their names.
             model: Number of the model.
+
+        Raises:
+            NotImplementedError: Nothing is traced under this backend.
         """
+        raise NotImplementedError
 
     def logs(self, result: Any) -> Any:
         """The logs in the result of a training or test function."""
