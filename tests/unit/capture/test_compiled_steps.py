@@ -14,7 +14,7 @@ from watchglass import Mode, ModuleKind, Role
 from watchglass.capture.compiled.collecting import Collected, Collector, ValuePart
 from watchglass.capture.compiled.delivery import StepDelivery
 from watchglass.capture.compiled.steps import CompiledSteps
-from watchglass.capture.compiled.twin import Twin
+from watchglass.capture.compiled.twin import Repetition, Twin
 from watchglass.capture.module_places import ParameterPlace, Place
 from watchglass.control import Commit, Stop
 from watchglass.errors import TrainingStopped
@@ -132,6 +132,74 @@ def test_a_twin_that_cannot_be_traced_is_given_up_for_good(tmp_path: Path, caplo
     ]
     (fact,) = watchglass.open_run(tmp_path / "run").facts(facts.NotCapturable)
     assert fact.modules == ("train_step",)
+
+
+class Counting(Repetition):
+    """Functions that count their calls in place."""
+
+    def __init__(self) -> None:
+        self.count, self.possible = 0, True
+
+    def is_possible(self) -> bool:
+        return self.possible
+
+    def state(self) -> int:
+        return self.count
+
+    def restore(self, state: int) -> None:
+        self.count = state
+
+    def are_equal(self, one: Any, other: Any) -> bool:
+        return bool(one == other)
+
+
+def _called(path: Path, calls: int, rounds: bool = False, once: bool = False) -> tuple[list[float], list[str], int]:
+    """What a training gets of a function and its twin, which of the two have run, and the state after it."""
+    ran: list[str] = []
+    counting = Counting()
+    counting.possible = not once
+
+    def function(step: float) -> float:
+        ran.append("itself")
+        counting.count += 1
+        return step
+
+    def twin(step: float) -> tuple[float, dict[str, Any]]:
+        ran.append("twin")
+        counting.count += 1
+        return step + (1e-7 if rounds else 0.0), {"loss/loss": step}
+
+    with watchglass.Hook(path, strict=True) as hook:
+        both = Twin(hook.port, "train_step", lambda step: None, twin, counting)
+        results = [both(function, float(step)) for step in range(calls)]
+    assert [values for _, values in results] == [{"loss/loss": float(step)} for step in range(calls)]
+    return [result for result, _ in results], ran, counting.count
+
+
+def test_a_twin_runs_alone_once_it_was_equal_in_four_calls(tmp_path: Path) -> None:
+    assert _called(tmp_path, 6) == ([0, 1, 2, 3, 4, 5], ["twin", "itself"] * 4 + ["twin"] * 2, 6)
+
+
+def test_a_twin_that_rounds_otherwise_never_runs_alone(tmp_path: Path) -> None:
+    assert _called(tmp_path, 6, rounds=True) == ([0, 1, 2, 3, 4, 5], ["twin", "itself"] * 6, 6)
+
+
+def test_of_a_function_that_prints_the_twin_alone_runs(tmp_path: Path) -> None:
+    assert _called(tmp_path, 3, once=True) == ([0, 1, 2], ["twin"] * 3, 3)
+
+
+def test_what_a_twin_raises_the_function_raises_on_the_state_before_it(tmp_path: Path) -> None:
+    counting = Counting()
+
+    def fails(step: int) -> Any:
+        counting.count += step
+        raise ValueError(f"step {step} after {counting.count - step}")
+
+    with watchglass.Hook(tmp_path, strict=True) as hook:
+        twin = Twin(hook.port, "train_step", lambda step: None, fails, counting)
+        with pytest.raises(ValueError, match="step 2 after 0"):
+            twin(fails, 2)
+    assert counting.count == 2
 
 
 def test_values_of_inner_frames_reach_the_outer_one_with_their_meaning() -> None:

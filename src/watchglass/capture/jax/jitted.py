@@ -69,8 +69,7 @@ class Watched:
     Attributes:
         is_of_library: Whether a library has it for itself, so that it is no step.
         known: What the present watching knows of it.
-        donates: Which arguments it may reuse the memory of; None for none.
-        same_results: How often its twin had the same results, bit for bit; -1 once it had others.
+        donates: Whether it may reuse the memory of arguments.
     """
 
     def __init__(self, plain: Any, fun: Callable[..., Any], jit: Callable[..., Any], options: dict[str, Any]) -> None:
@@ -80,8 +79,7 @@ class Watched:
         self._numbers, self._names = _static_arguments(fun, options)
         self.known: Any = None
         found = (options.get(name) for name in ("donate_argnums", "donate_argnames"))
-        self.donates: Any = next((each for each in found if each not in (None, ())), None)
-        self.same_results = 0
+        self.donates = any(each not in (None, ()) for each in found)
 
     def key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The static arguments of a call."""

@@ -19,7 +19,7 @@ from watchglass.capture.arrays import DeferredNumbers
 from watchglass.capture.compiled.collecting import Collected, ValuePart, Values
 from watchglass.capture.compiled.delivery import StepDelivery
 from watchglass.capture.compiled.steps import CompiledSteps
-from watchglass.capture.compiled.twin import Twin
+from watchglass.capture.compiled.twin import Arguments, Repetition, Twin
 from watchglass.capture.frameworks import FRAMEWORKS, member
 from watchglass.capture.jax.graph import read
 from watchglass.capture.jax.jitted import Watched
@@ -33,8 +33,6 @@ from watchglass.records import Mode, facts
 
 _log = logging.getLogger("watchglass")
 
-#: Captured steps at which the results of a function and its twin are compared, without the first.
-_COMPARED = 3
 #: Calls with a gradient that one update may follow, where no update was seen yet.
 _MOST_PARTS = 16
 
@@ -128,6 +126,31 @@ class Function:
             self.latest = replace(shown, about=about)
 
 
+class FunctionRepetition(Repetition):
+    """A function of JAX changes nothing in place; what it may reuse the memory of is copied for its twin.
+
+    Args:
+        function: What is known of it.
+        donates: Whether it may reuse memory of its arguments.
+    """
+
+    def __init__(self, function: Function, *, donates: bool) -> None:
+        self._function, self._donates = function, donates
+
+    def is_possible(self) -> bool:
+        """Not with effects, such as a print."""
+        return not self._function.has_effects
+
+    def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Arguments, Arguments]:
+        """Copies for the twin, if these may be used up."""
+        for_twin = jax.tree_util.tree_map(_copied, (args, kwargs)) if self._donates else (args, kwargs)
+        return for_twin, (args, kwargs)
+
+    def are_equal(self, one: Any, other: Any) -> bool:
+        """All numbers in both."""
+        return equal(one, other)
+
+
 @dataclass(eq=False)
 class PartialStep:
     """What is known so far of a step whose update has not come.
@@ -187,16 +210,16 @@ class Watching:
         if (about is None or (about.does and known[2] is None)) and not watched.is_of_library:
             about = self._known(watched, args, kwargs)
         if about is None or not about.does:
-            return self._run(watched.plain, args, kwargs)
+            return self._run(watched.plain, *args, **kwargs)
         twin: Twin = watched.known[2]
         if about.steps > 1:
             return self._several(about, watched, args, kwargs)
         step = self._begins(about, twin, args, kwargs)
         try:
             if step is None:
-                result, values = self._run(watched.plain, args, kwargs), Values()
+                result, values = self._run(watched.plain, *args, **kwargs), Values()
             else:
-                result, values = self._collected(watched, twin, args, kwargs)
+                result, values = twin(functools.partial(self._run, watched.plain), *args, **kwargs)
         except BaseException:
             self.steps.fail()
             raise
@@ -209,9 +232,9 @@ class Watching:
         wanted = self._begins_several(about, twin, args, kwargs)
         try:
             if wanted:
-                result, values = self._collected(watched, twin, args, kwargs)
+                result, values = twin(functools.partial(self._run, watched.plain), *args, **kwargs)
             else:
-                result, values = self._run(watched.plain, args, kwargs), Values()
+                result, values = self._run(watched.plain, *args, **kwargs), Values()
         except BaseException:
             self.steps.fail()
             raise
@@ -240,22 +263,6 @@ class Watching:
             loss = None if losses is None else DeferredNumbers(functools.partial(_number_at, losses, number - first))
             self._finish(about, step, loss, values, None)
 
-    def _collected(self, watched: Watched, twin: Twin, args: Any, kwargs: Any) -> tuple[Any, Values]:
-        """The result of a function and its values, by its twin if that has the same result, bit for bit.
-
-        A compiler may fuse operations in another way where more of their results are wanted, and then rounds otherwise.
-        So both run at the first captured steps, and always if the results differ once. The first of these shows little:
-        what an optimizer holds is zero. A function with effects, such as a print, runs once.
-        """
-        if watched.same_results > _COMPARED or watched.known[1].has_effects:
-            return self._run(twin, args, kwargs)  # type: ignore[no-any-return]  # a twin returns these
-        given = (args, kwargs) if watched.donates is None else jax.tree_util.tree_map(_copied, (args, kwargs))
-        other, values = self._run(twin, *given)
-        result = self._run(watched.plain, args, kwargs)
-        if watched.same_results >= 0:
-            watched.same_results = watched.same_results + 1 if equal(result, other) else -1
-        return result, values
-
     def gradient(
         self, of: tuple[Any, Callable[[Any], Any] | None], plain: Callable[..., Any], collecting: Callable[..., Any],
         args: Any, kwargs: Any,
@@ -277,10 +284,10 @@ class Watching:
         values: Values = {}
         try:
             if step is None:
-                result = self._run(plain, args, kwargs)
+                result = self._run(plain, *args, **kwargs)
             else:
                 with TRACING.frame() as values:
-                    result = self._run(collecting, args, kwargs)
+                    result = self._run(collecting, *args, **kwargs)
                 found = Outcome.of(result, values, TRACING.collector.known).about
                 about = replace(about, loss=loss or found.loss, model=found.model)
                 self._models[id(fun)] = found.model
@@ -312,7 +319,7 @@ class Watching:
         guard = self.port.guard
         return guard.active and threading.get_ident() == guard.thread
 
-    def _run(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def _run(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         TRACING.busy = True
         try:
             return function(*args, **kwargs)
@@ -356,7 +363,9 @@ class Watching:
             if shown is not None:
                 self._programs.append((found.jaxpr, found.out_info, shown.about.model))
 
-        return Twin(self.port, watched.name, trace, lambda *args, **kwargs: jitted(*args, **kwargs))
+        run = lambda *args, **kwargs: self._run(jitted, *args, **kwargs)  # noqa: E731  # a trace may change it
+        repetition = FunctionRepetition(function, donates=watched.donates)
+        return Twin(self.port, watched.name, trace, run, repetition)
 
     def _look(self, watched: Watched, args: Any, kwargs: Any) -> About | None:
         """Trace a function ahead of its first call, which makes use of that trace; None if it is a part of another."""

@@ -11,6 +11,8 @@ from watchglass.capture.compiled.collecting import Values
 from watchglass.capture.compiled.twin import Twin
 from watchglass.capture.keras.backends import Backend, TakenBatches
 from watchglass.capture.keras.collecting import StepValues
+from watchglass.capture.keras.repetitions import StepRepetition
+from watchglass.capture.port import Port
 from watchglass.records import Mode
 
 
@@ -63,16 +65,18 @@ class FunctionTwin:
         function: The function.
         collecting: Inside, the step of the model collects.
         backend: Its backend.
-        compiled: Whether it is traced before it runs.
-        outcome: Reports that it cannot be traced.
+        repetition: How both are called; None if nothing is traced before it runs.
+        port: Gets the fact that it cannot be traced.
+        name: Its name.
     """
 
     def __init__(
         self, values: StepValues, function: Callable[..., Any], collecting: Callable[[], AbstractContextManager[None]],
-        backend: Backend, outcome: Twin, *, compiled: bool,
+        backend: Backend, repetition: StepRepetition | None, port: Port, name: str,
     ) -> None:  # fmt: skip
         self._values, self._function, self._collecting = values, function, collecting
-        self._backend, self._outcome, self._compiled = backend, outcome, compiled
+        self._backend, self._compiled = backend, repetition is not None
+        self._twin = Twin(port, name, lambda: None, self._run, repetition)
 
     @property
     def values(self) -> StepValues:
@@ -89,8 +93,18 @@ class FunctionTwin:
             args: What both take: the state under some backends, and data.
             taken: The data, if they are taken as batches.
         """
-        if not self._outcome.usable:
-            return plain(*args), {}
+        if self._twin.usable:
+            try:
+                return self._twin(plain, *args)
+            except UntracedError:
+                args = args if taken is None else (*args[:-1], taken.again())
+        return plain(*args), {}
+
+    def give_up(self, error: Exception) -> None:
+        """The function itself runs from now on, and one warning says why."""
+        self._twin.give_up(error)
+
+    def _run(self, *args: Any) -> tuple[Any, Values]:
         traces = self._values.traces
         try:
             with self._collecting():
@@ -100,11 +114,15 @@ class FunctionTwin:
             if not (self._compiled and traced) or isinstance(error, StopIteration) or self._backend.is_execution(error):
                 raise
             # Nothing has run: only the trace has failed.
-            self._outcome.give_up(error)
-            return plain(*args) if taken is None else plain(*args[:-1], taken.again()), {}
+            self._twin.give_up(error)
+            raise UntracedError from None
         if self._values.failure is not None:
-            self._outcome.give_up(self._values.failure)
+            self._twin.give_up(self._values.failure)
         found, values = self._backend.without_values(result)
         if values is None:
-            self._outcome.give_up(KeyError("what the step collected is not in its logs"))
+            self._twin.give_up(KeyError("what the step collected is not in its logs"))
         return found, values or {}
+
+
+class UntracedError(Exception):
+    """A twin could not be traced, so that nothing has run."""

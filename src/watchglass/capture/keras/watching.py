@@ -12,12 +12,12 @@ import keras
 
 from watchglass.capture.compiled.delivery import StepDelivery
 from watchglass.capture.compiled.steps import CompiledSteps
-from watchglass.capture.compiled.twin import Twin
 from watchglass.capture.keras.backends import Backend, TakenBatches
 from watchglass.capture.keras.collecting import StepValues
 from watchglass.capture.keras.fits import Fits
 from watchglass.capture.keras.functions import FunctionTwin, WatchedFunction
 from watchglass.capture.keras.models import KerasModel
+from watchglass.capture.keras.repetitions import repetition
 from watchglass.capture.port import Port
 from watchglass.capture.step_phases import NO_PHASES
 from watchglass.capture.wrappers_importlib_bootstrap import RAISED, around
@@ -238,7 +238,11 @@ class KerasWatching:
         room = self.port.config.capture_memory_bytes
         values = StepValues(model, self._backend, self._of(model).number, room)
         attribute, step = f"{name}_function", f"{name}_step"
+        compiled = not model.run_eagerly and (self._backend.name == "tensorflow" or bool(model.jit_compile))
+        repeated = repetition(self._backend.name, model) if compiled else None
         collecting_step = values.around(getattr(model, step))
+        if repeated is not None:
+            collecting_step = repeated.observed(collecting_step)
         of = weakref.ref(model)
 
         @contextmanager
@@ -257,19 +261,19 @@ class KerasWatching:
                     own[step] = existing
 
         title = f"{type(model).__name__}.{step}"
-        outcome = Twin(self.port, title, lambda: None, lambda: (None, {}))
-        compiled = not model.run_eagerly and (self._backend.name == "tensorflow" or bool(model.jit_compile))
+        alike = not compiled or self._backend.compiles_alike
         function = before = getattr(model, attribute)
-        if compiled and not self._backend.compiles_alike:
-            outcome.give_up(NotImplementedError("its compiler makes other numbers of it, unlike jit_compile=False"))
-        else:
+        if alike:
             try:
                 with collecting():
                     self._originals[f"make_{name}_function"](model, force=True)
                 function = getattr(model, attribute)
             finally:
                 setattr(model, attribute, before)
-        return FunctionTwin(values, function, collecting, self._backend, outcome, compiled=compiled)
+        twin = FunctionTwin(values, function, collecting, self._backend, repeated, self.port, title)
+        if not alike:
+            twin.give_up(NotImplementedError("its compiler makes other numbers of it, unlike jit_compile=False"))
+        return twin
 
     def _reset(self, model: Any) -> None:
         if model in self._models:

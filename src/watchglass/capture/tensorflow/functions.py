@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,9 +11,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from watchglass.capture.compiled.changed_variables import ChangedVariables, has_effects
 from watchglass.capture.compiled.collecting import Values
 from watchglass.capture.compiled.twin import Twin
 from watchglass.capture.port import Port
+from watchglass.capture.tensorflow.arrays import TensorFlowArrays
 from watchglass.capture.tensorflow.models import TrainedModel
 from watchglass.capture.tensorflow.tracing import Doings, GraphTracing, belongs
 
@@ -25,10 +26,6 @@ _RANDOM = frozenset((
     "RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal", "ParameterizedTruncatedNormal",
     "RandomShuffle", "RandomGamma", "RandomPoissonV2", "Multinomial",
 ))  # fmt: skip
-#: Operations that change more than variables, or read what changes by itself.
-_EFFECTS = re.compile(
-    "Iterator|Dataset|PyFunc|Print|Summary|Queue|Save|Restore|Write(?!Variable)|Table|Barrier|Stage|Collective|Send|Recv"
-)
 
 
 @dataclass(eq=False)
@@ -46,10 +43,6 @@ class FunctionAbout:
         hidden: Whether it takes gradients in a loop of the graph.
         seeded: Whether it has random numbers that depend on a seed and on the calls before.
         known_whole: Whether a call was a whole step, of gradients and updates.
-        differs: Whether results of its twin may differ from its own in the last bits: XLA compiles it, or they did.
-        repeatable: Whether it changes nothing but variables, so that it may run twice.
-        compared: How often both were compared.
-        variables: What it reads and changes.
         collecting: The function of TensorFlow that collects all that may be wanted, and returns it with the result.
         twin: Runs it.
         losing: Collects losses only.
@@ -66,10 +59,6 @@ class FunctionAbout:
     hidden: bool = False
     seeded: bool = False
     known_whole: bool = False
-    differs: bool = False
-    repeatable: bool = False
-    compared: int = 0
-    variables: tuple[weakref.ref[Any], ...] = ()
     collecting: Any = None
     twin: Twin | None = None
     losing: Twin | None = None
@@ -115,15 +104,17 @@ def look(
         with tracing.trace() as doings:
             concrete = _again(function, again, compiled).get_concrete_function(*args, **kwargs)
     about = _about(tracing, doings, concrete.graph)
-    about.differs, about.repeatable = compiled, not doings.replicated and _is_repeatable(concrete.graph)
-    about.variables = tuple(map(weakref.ref, concrete.graph.variables))
     if about.is_step:
         name = getattr(function.python_function, "__name__", "a function")
+        held = tuple(map(weakref.ref, concrete.graph.variables))
+        variables = lambda: [variable for each in held if (variable := each()) is not None]  # noqa: E731
+        repetition = ChangedVariables(TensorFlowArrays(), variables)
+        repetition.runs_once = about.seeded or doings.replicated or has_effects(concrete.graph)
         about.collecting = _collecting(tracing, function, compiled, losses_only=False)
-        about.twin = Twin(port, name, about.collecting.get_concrete_function, about.collecting)
+        about.twin = Twin(port, name, about.collecting.get_concrete_function, about.collecting, repetition)
         if not about.tells_losses:
             losing = _collecting(tracing, function, compiled, losses_only=True)
-            about.losing = Twin(port, name, losing.get_concrete_function, losing)
+            about.losing = Twin(port, name, losing.get_concrete_function, losing, repetition)
     return about
 
 
@@ -172,12 +163,6 @@ def _identities(variable: Any) -> set[int]:
     """A variable, and its copies on several devices."""
     copies = variable.values if isinstance(variable, tf.distribute.DistributedValues) else ()
     return {id(variable), *map(id, copies)}
-
-
-def _is_repeatable(graph: Any) -> bool:
-    program = graph.as_graph_def()
-    functions = (node for each in program.library.function for node in each.node_def)
-    return not any(_EFFECTS.search(node.op) for node in (*program.node, *functions))
 
 
 def _is_seeded(operation: Any) -> bool:

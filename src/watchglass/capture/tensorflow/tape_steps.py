@@ -17,7 +17,6 @@ from watchglass.capture.arrays import DeferredNumbers
 from watchglass.capture.compiled.collecting import Collected, Updater, ValuePart, Values
 from watchglass.capture.compiled.delivery import StepDelivery
 from watchglass.capture.compiled.steps import CompiledSteps
-from watchglass.capture.compiled.twin import Twin
 from watchglass.capture.port import Port
 from watchglass.capture.tensorflow.arrays import TensorFlowArrays
 from watchglass.capture.tensorflow.functions import FunctionAbout, key_of, look, taken
@@ -40,8 +39,6 @@ _log = logging.getLogger("watchglass")
 
 #: A learning rate is read again after this number of steps on which nothing is due.
 _RATE_EVERY = 16
-#: Captured calls of a function at which its twin and itself both run, to compare what they make of the variables.
-_COMPARED = 2
 
 
 @dataclass(eq=False)
@@ -103,8 +100,6 @@ class TapeSteps:
         self._begins, self._passed = guarded(self.steps.begin), guarded(self._end_pass)
         self._took, self._delivers = guarded(self._take), guarded(self._deliver)
         self._evaluated = guarded(self._end_evaluation)
-        #: Returns what variables hold now; None after a fault.
-        self._read: Callable[[list[Any]], list[Any] | None] = guarded(self._values_of)
         self.keras: Callable[[], None] = lambda: None
         port.on_settle.append(self._leave)
         port.detach_with(self._end)
@@ -244,39 +239,9 @@ class TapeSteps:
         try:
             if twin is None or twin not in about.ready:
                 return plain(*args, **kwargs), {}
-            compares = due and about.repeatable and about.compared < _COMPARED
-            if (compares or about.differs) and not about.seeded:
-                return self._called_twice(about, twin, plain, args, kwargs)
-            return twin(*args, **kwargs)
+            return twin(plain, *args, **kwargs)
         finally:
             self._runs = False
-
-    def _called_twice(
-        self, about: FunctionAbout, twin: Twin, plain: Callable[..., Any], args: Any, kwargs: Any
-    ) -> tuple[Any, Values]:
-        """The result of a function, and what its twin has collected, run before it on the same variables.
-
-        If what lies between operations is wanted, too, they are fused in another way: the last bits may differ.
-        """
-        variables = [variable for each in about.variables if (variable := each()) is not None]
-        before = self._read(variables)
-        if before is None:
-            return plain(*args, **kwargs), Values()
-        try:
-            values = twin(*args, **kwargs)[1]
-            by_twin = self._read(variables)
-        finally:
-            for variable, value in zip(variables, before, strict=True):
-                variable.assign(value)
-        result = plain(*args, **kwargs)
-        if about.compared < _COMPARED:
-            about.compared += 1
-            by_itself = self._read(variables)
-            about.differs |= by_twin is None or by_itself is None or not all(map(_same_bits, by_twin, by_itself))
-        return result, values
-
-    def _values_of(self, variables: list[Any]) -> list[Any]:
-        return [self._arrays.values(variable) for variable in variables]
 
     def _take(self, about: FunctionAbout, opened: OpenTapeStep, result: Any, values: Values) -> None:
         """Keep what a function that trains has returned."""
@@ -562,10 +527,6 @@ class TapeSteps:
             since, rate = 0, rate_of(model.optimizer)
         self._rates[model.number] = since + 1, rate
         return rate
-
-
-def _same_bits(one: Any, other: Any) -> bool:
-    return bool(one.numpy().tobytes() == other.numpy().tobytes())
 
 
 def _mean(losses: list[Any]) -> Any:
