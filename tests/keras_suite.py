@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import watchglass
+from frameworks.reduced_cases import reduce_everything, same_runs
 from watchglass import Mode, Role
 from watchglass.control import Commit, Stop
 from watchglass.records import facts
@@ -269,6 +270,30 @@ class KerasSuite:
         assert b"watchglass" not in (tmp_path / "model.keras").read_bytes()
         assert watchglass.open_run(tmp_path / "run").steps() == [0, 1, 2, 3]
         assert "watchglass" not in repr(vars(model))
+
+    @pytest.mark.parametrize("options", [{}, {"steps_per_execution": 2}, {"run_eagerly": True}])
+    def test_rows_reduced_on_a_device_are_those_of_tensors(
+        self, build: Callable[..., Model], options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        arrays = {"jax": "jax.arrays.JaxArrays", "tensorflow": "tensorflow.arrays.TensorFlowArrays"}.get(self.backend)
+        if arrays is None:
+            pytest.skip("PyTorch has its own statistics of tensors on devices")
+        module, _, name = f"watchglass.capture.{arrays}".rpartition(".")
+        inputs, labels = data(64)
+
+        def train(path: Path) -> Any:
+            model = build(**options)
+            with watchglass.watch(model, run=path, save_interval=2, strict=True, collections=["layers", "updates"]):
+                model.fit(inputs, labels, batch_size=16, epochs=2, validation_split=0.25, verbose=0)
+            return model.get_weights()
+
+        expected = train(tmp_path / "host")
+        reduce_everything(
+            monkeypatch, getattr(importlib.import_module(module), name), "watchglass.capture.keras.collecting"
+        )
+        found = train(tmp_path / "device")
+        assert all(np.array_equal(one, other) for one, other in zip(found, expected, strict=True))
+        same_runs(watchglass.open_run(tmp_path / "device"), watchglass.open_run(tmp_path / "host"))
 
     def test_a_stop_ends_the_fit_as_keras_does(self, build: Callable[..., Model], keras: Any, tmp_path: Path) -> None:
         inputs, labels = data(64)

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from watchglass.record import Readback
 
 
+#: Share of the elements of a saturated unit that lie beyond the limits of its function.
+BEYOND = 0.99
+
+
 @dataclass(slots=True, eq=False)
 class DeferredNumbers:
     """Numbers that the recorder's thread computes from others once they have come from their device.
@@ -155,6 +159,33 @@ class Arrays(ABC):
         rows = DeferredNumbers(lambda: found()[0], sum(getattr(each, "nbytes", 0) for each in copies))
         return rows, DeferredNumbers(lambda: found()[1]) if read.histograms else None
 
+    def on_host(self, array: Any) -> bool:
+        """Whether an array lies in the memory of the host, where the native kernel reads it."""
+        return self.describe(array).device in ("", "cpu")
+
+    def units(self, array: Any, axis: int, limits: tuple[float, float] | None) -> Any:
+        """The units whose elements are all zero; or, with limits, that lie beyond them.
+
+        Args:
+            array: The array.
+            axis: Its axis that counts units.
+            limits: The limits; None to look for zeros.
+
+        Returns:
+            A boolean array or a readback of one; None for an array without elements, or whose values cannot be read.
+        """
+        shape = self.describe(array).shape
+        others = tuple(each for each in range(len(shape)) if each != axis)
+        if not math.prod(shape):
+            return None
+
+        def found(values: Any) -> Any:
+            if limits is None:
+                return np.all(values == 0, axis=others)
+            return np.mean((values < limits[0]) | (values > limits[1]), axis=others) >= BEYOND
+
+        return self.take(array).computed(found)
+
     def copy(self, array: Any, memory: Any = None, *, stride: int = 1) -> Any:
         """A copy on the device of the array, for its older values.
 
@@ -165,6 +196,15 @@ class Arrays(ABC):
                 None where that would take more memory.
         """
         return deepcopy(array) if stride == 1 else None
+
+
+class OwnArray(ABC):
+    """A value of ours in place of an array of a framework."""
+
+    @property
+    @abstractmethod
+    def reader(self) -> Arrays:
+        """Who reads it."""
 
 
 class NumPyArrays(Arrays):
@@ -256,12 +296,16 @@ def arrays_of(value: object) -> Arrays:
     """Who reads an array: its framework, else NumPy, which reads whatever it can."""
     if type(value).__module__ in ("builtins", "numpy"):
         return NUMPY  # no adapter is imported for these
+    if isinstance(value, OwnArray):
+        return value.reader
     return next((each for each in members("arrays") if each.is_array(value)), NUMPY)
 
 
 def is_array(value: object) -> bool:
     """Whether a value is an array of any framework."""
-    return NUMPY.is_array(value) or any(each.is_array(value) for each in members("arrays"))
+    return (
+        NUMPY.is_array(value) or isinstance(value, OwnArray) or any(each.is_array(value) for each in members("arrays"))
+    )
 
 
 def number_of(value: Any) -> Any:

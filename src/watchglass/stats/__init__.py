@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     )
     from watchglass.stats.elements import (
         DTYPE_CODES as DTYPE_CODES,
+        RUN as RUN,
+        SAMPLED_ABOVE as SAMPLED_ABOVE,
+        STRATA as STRATA,
+        draws as draws,
         numbers as numbers,
         sample as sample,
         sample_sizes as sample_sizes,

@@ -91,7 +91,7 @@ def sample(count: int, seed: int) -> NDArray[np.int64] | None:
     runs = -(-count // RUN)
     stratum = runs // STRATA
     strata = np.arange(-(-runs // stratum), dtype=np.uint64)
-    chosen = strata * np.uint64(stratum) + ((_mixed(strata, seed) * np.uint64(stratum)) >> np.uint64(32))
+    chosen = strata * np.uint64(stratum) + ((draws(strata, seed) * np.uint64(stratum)) >> np.uint64(32))
     indices = (chosen.astype(np.int64)[:, None] * RUN + np.arange(RUN)).ravel()
     return np.asarray(indices[indices < count])
 
@@ -102,7 +102,7 @@ def sample_sizes(counts: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
     stratum = np.maximum(runs // STRATA, 1)
     strata = -(-runs // stratum)
     last = np.maximum(strata - 1, 0)
-    drawn = (_mixed(last.astype(np.uint64), seed) * stratum.astype(np.uint64)) >> np.uint64(32)
+    drawn = (draws(last.astype(np.uint64), seed) * stratum.astype(np.uint64)) >> np.uint64(32)
     # Of all runs only the last may be shorter, or lie beyond the end.
     missing = np.clip((last * stratum + drawn.astype(np.int64) + 1) * RUN - counts, 0, RUN)
     return np.asarray(np.where(counts > SAMPLED_ABOVE, strata * RUN - missing, counts))
@@ -142,8 +142,8 @@ def _decoded(elements: NDArray[Any], name: str) -> NDArray[Any]:
     return elements.astype(np.float64 if name in _WIDE else np.float32)
 
 
-def _mixed(numbers: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
-    """32 bits for each number that look drawn at random (splitmix64, Steele, Lea and Flood 2014)."""
+def draws(numbers: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
+    """32 bits for each number, one of a stratum, that look drawn at random (splitmix64, Steele, Lea, Flood 2014)."""
     with np.errstate(over="ignore"):
         z = np.uint64(seed & (1 << 64) - 1) + (numbers + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

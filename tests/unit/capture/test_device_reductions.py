@@ -117,7 +117,7 @@ def test_what_memory_holds_with_another_sign_is_read_with_its_own() -> None:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "float8_e5m2fnuz"])
 def test_units_of_narrow_outputs(dtype: str) -> None:
     outputs = torch.tensor([[0.0, 1.0, 0.0], [0.0, 0.0, -2.0]]).to(getattr(torch, dtype))
-    assert reduce.units_of(outputs, 1, None).tolist() == [True, False, False]
+    assert reduce.PyTorchArrays().units(outputs, 1, None).tolist() == [True, False, False]
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -14,20 +14,21 @@ from watchglass.capture.arrays import DeferredNumbers, arrays_of
 from watchglass.capture.compiled.collecting import Collected, ValuePart
 from watchglass.capture.compiled.reading import ByPart, Found, sampled
 from watchglass.capture.facts.input_sketches import (
+    MOST_TOKENS_OF_TABLE,
     Correlations,
     Sample,
     first_of_each_kind,
     hashed,
-    rows_of,
     table_positions,
+    token_positions,
 )
 from watchglass.capture.facts.seen_rows import MOST_NUMBERS, MOST_ROWS, MOST_TOKENS, SeenRows
 from watchglass.capture.planning.sketch_pace import SketchPace
 from watchglass.record import DeferredFact, OpenStep
 from watchglass.records import SEEN_ROWS, Mode, ModuleKind, Role, facts
 
-#: Tensors of a batch that are sampled, and tokens and columns of an embedding whose gradients are noted.
-_MOST_TENSORS, _MOST_TOKENS, _MOST_COLUMNS = 4, 4096, 64
+#: Tensors of a batch that are sampled.
+_MOST_TENSORS = 4
 
 #: A module that takes a tensor, and a sample of that.
 _Taken = tuple[Collected, Sample]
@@ -132,9 +133,8 @@ class BatchFacts:
 def _norms_of_rows(gradient: Any) -> Callable[[], Any]:
     """Norms of the rows of the first tokens of an embedding's gradient, of some columns; for the recorder's thread."""
     tokens, columns = gradient.shape
-    rows = min(tokens, _MOST_TOKENS)
-    index = np.arange(rows)[:, None] * columns + rows_of(columns, _MOST_COLUMNS)
-    taken = sampled("", gradient, index.reshape(-1))
+    taken = sampled("", gradient, token_positions(tokens, columns))
+    rows = min(tokens, MOST_TOKENS_OF_TABLE)
     if taken is None:
         return lambda: None
     return lambda: np.sqrt(np.square(taken.taken.numbers().astype(np.float32).reshape(rows, -1)).sum(axis=1))

@@ -16,6 +16,7 @@ from watchglass.capture.compiled.judged_values import JudgedValues
 from watchglass.capture.compiled.normalizations import NormalizationFacts
 from watchglass.capture.compiled.program import TracedProgram
 from watchglass.capture.compiled.reading import Found, models_in
+from watchglass.capture.compiled.reductions import received
 from watchglass.capture.compiled.steps import CompiledSteps
 from watchglass.capture.compiled.token_targets import TokenFacts
 from watchglass.capture.compiled.updates import UpdateFacts
@@ -74,6 +75,7 @@ class StepDelivery:
             updaters: What updates each model, by its number; models without one are not updated, or it is not known
                 by what.
         """
+        values = received(values)
         ordered = {key: (what, values[key]) for key, what in known.items() if key in values}
         found: defaultdict[ValuePart, Found] = defaultdict(list)
         for what, value in ordered.values():

@@ -17,6 +17,7 @@ import numpy as np
 from watchglass.capture.arrays import DeferredNumbers
 from watchglass.capture.compiled.collecting import Collected, Updater, ValuePart
 from watchglass.capture.compiled.reading import is_floating, whole
+from watchglass.capture.compiled.reductions import Reduced
 from watchglass.capture.facts import first_bad
 from watchglass.capture.facts.first_bad import Call, Found, Look, Seen
 from watchglass.capture.port import Port
@@ -250,6 +251,8 @@ def _around(path: str, number: str, indices: Mapping[tuple[str, str], int]) -> i
 
 def look_at(value: Any) -> Look:
     """The extremes of a value; of one that cannot be read, or is empty, those of zeros. Waits for a device."""
+    if isinstance(value, Reduced):
+        return value.look()
     elements = whole(value)
     numbers = None if elements is None else elements.numbers()
     if numbers is None or not numbers.size or numbers.dtype.kind != "f":

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from watchglass.capture.arrays import Elements, number_of
 from watchglass.capture.compiled.collecting import Collected, Updater, ValuePart
 from watchglass.capture.compiled.reading import ByPart, is_floating, some, whole
+from watchglass.capture.compiled.reductions import symmetry_on_device
 from watchglass.capture.facts.initial_weights import initialization, symmetry_of
 from watchglass.capture.facts.update_samples import ELEMENTS, SampledParameter, UpdateSamples, chosen
 from watchglass.record import CapturedRecords, DeferredFact, OpenStep
@@ -71,13 +72,16 @@ class UpdateFacts:
     ) -> None:
         rows: dict[str, tuple[tuple[int, ...], Any]] = {}
         for name, (what, value) in weights.items():
-            shape, elements = tuple(value.shape), whole(value)
-            if len(shape) < 2 or what.parameter is None or elements is None or not math.prod(shape):
+            shape = tuple(value.shape)
+            if len(shape) < 2 or what.parameter is None or not math.prod(shape):
                 continue
-            if what.parameter.unit_axis:
-                rows[name] = (shape[-1], shape[-2], *shape[:-2]), elements.computed(_symmetry_of_last)
-            else:
-                rows[name] = shape, elements.computed(symmetry_of)
+            last = bool(what.parameter.unit_axis)
+            numbers = symmetry_on_device(value, len(shape) - 1 if last else 0)
+            elements = whole(value) if numbers is None else numbers
+            if elements is not None:
+                make = _symmetry_of_last if last else symmetry_of
+                found = elements.computed(make if numbers is None else np.asarray)
+                rows[name] = (shape[-1], shape[-2], *shape[:-2]) if last else shape, found
         later = DeferredFact(facts.Initialization, functools.partial(initialization, rows, model))
         records.add_fact(later, "first update")
 

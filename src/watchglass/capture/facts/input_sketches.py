@@ -30,6 +30,8 @@ _REMEMBERED = 64
 #: Knuth's multiplier: scatters the starts without a random generator, which must not be touched.
 _SCATTER = 2654435761
 _MOST_CHANNELS, _MOST_COMMON = 64, 5
+#: Tokens and columns of an embedding whose gradients are noted.
+MOST_TOKENS_OF_TABLE, _MOST_COLUMNS = 4096, 64
 #: Features of a table whose correlations are computed, the absolute correlation that counts, and rows that are kept.
 LEAST_FEATURES, MOST_FEATURES, CORRELATED = 3, 256, 0.95
 _LEAST_ROWS, _MOST_ROWS = 16, 512
@@ -249,6 +251,12 @@ def positions(total: int, limit: int = LIMIT) -> NDArray[np.int64]:
 def _row_positions(rows: int, length: int, stride: int, most: int) -> NDArray[np.int64]:
     """Flat indices of every ``stride``-th of the first ``most`` elements of the first rows of this length."""
     return np.asarray((np.arange(rows)[:, None] * length + np.arange(length)[:most:stride]).reshape(-1))
+
+
+def token_positions(tokens: int, columns: int) -> NDArray[np.int64]:
+    """Flat indices of some columns of the first tokens of an embedding, whose gradients are noted."""
+    index = np.arange(min(tokens, MOST_TOKENS_OF_TABLE))[:, None] * columns + rows_of(columns, _MOST_COLUMNS)
+    return np.asarray(index.reshape(-1))
 
 
 def rows_of(total: int, number: int) -> NDArray[np.int64]:

@@ -2,24 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from watchglass.capture.arrays import ArrayInfo, Arrays, Elements, NoValuesError
-from watchglass.stats import DTYPE_CODES
+from watchglass.capture.arrays import ArrayInfo, Elements, NoValuesError
+from watchglass.capture.compiled.reductions import SEED, Primitives, ReducingArrays
+from watchglass.stats import DTYPE_CODES, RUN, sample
 
 
-class JaxArrays(Arrays):
+def _dtype(name: str) -> Any:
+    return jax.dtypes.canonicalize_dtype(name)
+
+
+def _drawn(array: Any) -> Any:
+    index = sample(array.size, SEED)
+    if index is None or array.size >= 1 << 31:
+        return array.reshape(-1) if index is None else _at(array, index)
+    # Runs of neighbours: only where they begin is a constant of the compiled function.
+    found = jnp.asarray(index[::RUN], jnp.int32)[:, None] + jnp.arange(RUN, dtype=jnp.int32)
+    return array[jnp.unravel_index(jnp.minimum(found.reshape(-1), array.size - 1), array.shape)]
+
+
+def _at(array: Any, index: NDArray[np.int64]) -> Any:
+    # By axis: a sharded array in one dimension would have to be gathered.
+    return array[np.unravel_index(index, array.shape)] if array.ndim else array.reshape(-1)[index]
+
+
+PRIMITIVES = Primitives(
+    dense=jnp.asarray,
+    cast=lambda array, name: array.astype(_dtype(name)),
+    magnitude=jnp.abs,
+    where=jnp.where,
+    is_finite=jnp.isfinite,
+    count=lambda array: jnp.sum(array, dtype=jnp.int32),
+    least=functools.partial(jnp.min, initial=jnp.inf),
+    greatest=functools.partial(jnp.max, initial=-jnp.inf),
+    total=lambda array, axes: jnp.sum(array, axes if axes is None else tuple(axes)),
+    stack=jnp.stack,
+    # Of the array, so that a program shows whose it is.
+    emptied=lambda array: jax.lax.slice_in_dim(array[None], 0, 0),
+    drawn=_drawn,
+    at=_at,
+    units=lambda array, axis: jnp.moveaxis(array, axis, 0).reshape(array.shape[axis], -1),
+)
+
+
+@functools.cache
+def _jitted(function: Callable[..., Any]) -> Any:
+    def compute(arrays: tuple[Any, ...], settings: tuple[Any, ...]) -> Any:
+        return function(PRIMITIVES, *arrays, *settings)
+
+    return jax.jit(compute, static_argnums=1)
+
+
+class JaxArrays(ReducingArrays):
     """Arrays of JAX that this process holds whole, on one device or sharded over several.
 
     Attributes:
         own: Whether what is read now belongs to us alone, so that the script cannot donate it.
     """
+
+    primitives = PRIMITIVES
 
     def __init__(self) -> None:
         self.own = False
@@ -69,6 +119,10 @@ class JaxArrays(Arrays):
         if array.is_deleted():
             raise ValueError("it was donated to a function")
         return array
+
+    def compute(self, function: Callable[..., Any], arrays: tuple[Any, ...], settings: tuple[Any, ...]) -> Any:
+        """Queued, before a script can donate its arrays to the next call."""
+        return _jitted(function)(arrays, settings)
 
     def copy(self, array: Any, memory: Any = None, *, stride: int = 1) -> Any:
         """The array itself: nothing changes it."""

@@ -80,15 +80,18 @@ def read(
     result, values = returned
     at, places = len(jax.tree_util.tree_leaves(result)), dict[int, Collected]()
     for key in sorted(values):  # the order of a dictionary's leaves
+        value, first = values[key], 0
+        if isinstance(value, dict):  # reduced: the part that comes from it alone
+            first = sorted(value).index("like" if "like" in value else "whole")
         if known[key].model == model:
-            places[at] = known[key]
-        at += len(jax.tree_util.tree_leaves(values[key]))
+            places[at + first] = known[key]
+        at += len(jax.tree_util.tree_leaves(value))
     whole = jaxpr.jaxpr
     consts: list[Value] = [GraphConstant() for _ in jaxpr.consts]
     given: list[Value] = [GraphResult(PARAMETER, (), tuple(each.aval.shape)) for each in whole.invars]
     once = _JaxprReader().results(whole, consts, given)
-    # Parameters are returned as they were given.
-    names = {id(once[at]): what.name for at, what in places.items() if what.part is ValuePart.BEFORE}
+    # Parameters are returned as they were given, or without their elements.
+    names = {id(_given(once[at])): what.name for at, what in places.items() if what.part is ValuePart.BEFORE}
     # Once more: operations on data alone have no part in the graph.
     leaves: list[Value] = [
         GraphResult(PARAMETER, (), tuple(each.aval.shape), names[id(node)]) if id(node) in names else GraphConstant()
@@ -104,6 +107,13 @@ def read(
             if what.part is ValuePart.PREDICTIONS and what.call is not None
         },
     )
+
+
+def _given(value: Value) -> Value:
+    """What a part of it comes from."""
+    while isinstance(value, GraphResult) and value.results:
+        value = value.first
+    return value
 
 
 class _JaxprReader:

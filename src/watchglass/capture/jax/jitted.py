@@ -12,7 +12,7 @@ from typing import Any
 from watchglass.capture.jax.tracing import TRACING, Passing
 
 #: Packages whose own functions are no steps.
-_LIBRARIES = frozenset(("jax", "jaxlib", "optax", "flax", "chex", "orbax", "distrax", "numpy"))
+_LIBRARIES = frozenset(("jax", "jaxlib", "optax", "flax", "chex", "orbax", "distrax", "numpy", "watchglass"))
 
 
 class Jitted:

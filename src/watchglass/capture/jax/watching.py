@@ -18,9 +18,11 @@ import numpy as np
 from watchglass.capture.arrays import DeferredNumbers
 from watchglass.capture.compiled.collecting import Collected, ValuePart, Values
 from watchglass.capture.compiled.delivery import StepDelivery
+from watchglass.capture.compiled.reductions import reduced_values
 from watchglass.capture.compiled.steps import CompiledSteps
 from watchglass.capture.compiled.twin import Arguments, Repetition, Twin
 from watchglass.capture.frameworks import FRAMEWORKS, member
+from watchglass.capture.jax.arrays import JaxArrays
 from watchglass.capture.jax.graph import read
 from watchglass.capture.jax.jitted import Watched
 from watchglass.capture.jax.results import follows_from
@@ -82,6 +84,8 @@ class Function:
         self.writes_loss = False
         #: Numbers of the arguments that are parameters of a known model, of the latest trace.
         self.parameters: tuple[int, ...] = ()
+        #: Whether its twin, when it is traced, reduces what is there for its statistics alone.
+        self.on_device = False
         try:
             held: Callable[[], Any] = weakref.ref(fun)
         except TypeError:
@@ -105,8 +109,18 @@ class Function:
             leaves = [leaf for leaf in jax.tree_util.tree_leaves((args, kwargs)) if isinstance(leaf, jax.core.Tracer)]
             self.parameters = tuple(at for at, leaf in enumerate(leaves) if TRACING.path_of(leaf) is not None)
             out = self._held()(*args, **kwargs)
-        self.latest = Outcome.of(out, values, TRACING.collector.known)
-        return out, values
+        returned = self._reduced(values) if self.on_device else values
+        self.latest = Outcome.of(out, values, TRACING.collector.known, returned)
+        return out, returned
+
+    def _reduced(self, values: Values) -> Values:
+        known, plan = TRACING.collector.known, TRACING.watching.port.plan
+        parts = {known[key].part for key in values}
+        # A gradient without its update may be averaged with others; a loss that is written out is found by parameters.
+        kept = {ValuePart.GRADIENT, ValuePart.BEFORE} if ValuePart.AFTER not in parts else set[ValuePart]()
+        if ValuePart.PREDICTIONS not in parts:
+            kept.add(ValuePart.BEFORE)
+        return reduced_values(JaxArrays.primitives, values, known, plan.takes_elements, kept)
 
     def reading(self) -> ReadingTwin:
         """The twin of a function that writes its loss out."""
@@ -354,6 +368,9 @@ class Watching:
         def trace(*args: Any, **kwargs: Any) -> None:
             nonlocal jitted
             function.latest = None
+            arrays = list(filter(self._arrays.is_array, jax.tree_util.tree_leaves((args, kwargs))))
+            whole = all(each.is_fully_addressable for each in arrays)
+            function.on_device = whole and not all(map(self._arrays.on_host, arrays))
             with TRACING.inside():
                 found = jitted.trace(*args, **kwargs)
                 if function.is_to_be_read(found):
@@ -573,8 +590,10 @@ class Outcome:
     mean: int | None
 
     @classmethod
-    def of(cls, out: Any, values: Values, known: Mapping[str, Collected]) -> Outcome:
-        """From a result and the values."""
+    def of(
+        cls, out: Any, values: Values, known: Mapping[str, Collected], returned: Mapping[str, Any] | None = None
+    ) -> Outcome:
+        """From a result and the values, and those that the twin returns where they are others."""
         leaves = jax.tree_util.tree_flatten_with_path(out)[0]
         parts = {key: known[key].part for key in values}
         does = frozenset(word for part, word in _WORDS if part in parts.values())
@@ -586,8 +605,9 @@ class Outcome:
             if getattr(leaf, "size", 0) == 1 and jax.numpy.issubdtype(leaf.dtype, jax.numpy.floating)
         }
         at = next((index for index, (_, leaf) in enumerate(leaves) if any(leaf is loss for loss in losses)), None)
-        means = [index for index, key in enumerate(sorted(values)) if parts[key] is ValuePart.METRIC]
-        mean = len(leaves) + means[0] if means and GRADIENT not in does else None
+        metric = next((key for key in sorted(values) if parts[key] is ValuePart.METRIC), None)
+        before = {key: value for key, value in (returned or values).items() if metric is not None and key < metric}
+        mean = len(leaves) + len(jax.tree_util.tree_leaves(before)) if metric and GRADIENT not in does else None
         objectives = [values[key] for key, part in parts.items() if part is ValuePart.LOSS]
         steps = [loss.shape[0] for loss in objectives if UPDATE in does and loss.ndim == 1]
         loss = None if at is None else getter(out, at)

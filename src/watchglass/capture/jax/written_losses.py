@@ -6,6 +6,7 @@ No function is called for such a loss. So the twin is read as a program, of whic
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -156,9 +157,11 @@ def written_in(jaxpr: Any, form: tuple[Any, Mapping[str, Any]], given: Collectio
         return None
     leaves = jax.tree_util.tree_leaves(result)
     first = {var: at for at, var in reversed(list(enumerate(jaxpr.invars)))}
-    before = [jaxpr.outvars[len(leaves) + at] for at, part in enumerate(parts) if part is ValuePart.BEFORE]
+    sizes = [len(jax.tree_util.tree_leaves(values[key])) for key in keys]
+    places = list(itertools.accumulate(sizes, initial=len(leaves)))
+    before = [jaxpr.outvars[at] for at, part in zip(places, parts, strict=False) if part is ValuePart.BEFORE]
     parameters = [first[var] for var in before if not isinstance(var, Literal) and var in first] or list(given)
-    losses = [len(leaves) + at for at, part in enumerate(parts) if part is ValuePart.LOSS]
+    losses = [at for at, part in zip(places, parts, strict=False) if part is ValuePart.LOSS]
     if not losses and not before:
         losses = [at for at, leaf in enumerate(leaves) if not leaf.shape and "float" in str(leaf.dtype)]
     return written_loss(jaxpr, parameters, losses) if parameters else None

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import Any
 
 import keras
 
+from watchglass.capture.arrays import arrays_of
 from watchglass.capture.compiled.collecting import Collected, Collector, ValuePart, Values
 from watchglass.capture.compiled.program import TracedProgram
+from watchglass.capture.compiled.reductions import ReducingArrays, reduced_values
 from watchglass.capture.keras.attention import ATTENTION, seen_by
 from watchglass.capture.keras.backends import Backend
 from watchglass.capture.keras.losses import observed_loss
 from watchglass.capture.keras.structure import KerasModules, activation_of, observe_calls, variables
 from watchglass.capture.module_places import NOWHERE, ParameterPlace, Place
+from watchglass.capture.planning.plan import Plan
 from watchglass.capture.saving.module_tensors import input_tags
 from watchglass.capture.saving.nested_arrays import leaves_in
 from watchglass.records import ModuleKind
@@ -34,6 +37,8 @@ class StepValues:
         backend: Its backend.
         number: The number of the model.
         room: Bytes that copies of weights may take at one update.
+        plan: What is wanted of tensors.
+        on_device: Reduces its values, if they lie on a device.
 
     Attributes:
         known: What each value is.
@@ -43,12 +48,17 @@ class StepValues:
         programs: Read the programs of updates that were traced since the last step that was saved.
     """
 
-    def __init__(self, model: Any, backend: Backend, number: int, room: int) -> None:
+    def __init__(
+        self, model: Any, backend: Backend, number: int, room: int, plan: Plan,
+        on_device: ReducingArrays | None,
+    ) -> None:  # fmt: skip
         self._model, self._backend, self._number, self._room = model, backend, number, room
         # By optimizer, which variable's turn it is to be copied first.
         self._turns: dict[int, int] = {}
         # The latest optimizer, and step, of which the learning rate is collected.
         self._rated: tuple[Any, int] = None, 0
+        self._takes_elements = plan.takes_elements
+        self._on_device = on_device
         self._collector = Collector()
         self.known = self._collector.known
         self.traces = 0
@@ -81,7 +91,7 @@ class StepValues:
             result, values, program = self._backend.traced(collect, args)
             if program is not None and self.failure is None:
                 self._keep_program(program, values)
-            return self._backend.with_values(result, values)
+            return self._backend.with_values(result, self._reduced(values))
 
         return collecting
 
@@ -91,6 +101,15 @@ class StepValues:
             trained = ((each, self._place_of(each)) for each in self._model.trainable_variables)
             parameters = [(variable, place.name) for variable, place in trained if place is not None]
             self.programs.append(self._backend.read(program, values, known, parameters, self._number))
+
+    def _reduced(self, values: Values) -> Values:
+        if self._on_device is None or self.failure is not None:
+            return dict(values)
+        try:
+            return reduced_values(self._on_device.primitives, values, self.known, self._takes_elements)
+        except Exception as error:
+            self.failure = error
+            return dict(values)
 
     @contextmanager
     def _frame(self) -> Iterator[Values]:
@@ -342,6 +361,16 @@ class StepValues:
             for name, variable in owned
             if name is not None and variable.name.endswith(f"_{kind}")
         }
+
+
+def reader_on_device(model: Any) -> ReducingArrays | None:
+    """Who reads the variables of a model, if these lie on a device; None also while Keras has taken them away."""
+    with suppress(Exception):
+        for variable in model.variables:
+            arrays = arrays_of(variable.value)
+            if isinstance(arrays, ReducingArrays) and not arrays.on_host(variable.value):
+                return arrays
+    return None
 
 
 #: End of the names of variables in which optimizers add gradients up.

@@ -11,9 +11,10 @@ from typing import Any
 import keras
 
 from watchglass.capture.compiled.delivery import StepDelivery
+from watchglass.capture.compiled.reductions import ReducingArrays
 from watchglass.capture.compiled.steps import CompiledSteps
 from watchglass.capture.keras.backends import Backend, TakenBatches
-from watchglass.capture.keras.collecting import StepValues
+from watchglass.capture.keras.collecting import StepValues, reader_on_device
 from watchglass.capture.keras.fits import Fits
 from watchglass.capture.keras.functions import FunctionTwin, WatchedFunction
 from watchglass.capture.keras.models import KerasModel
@@ -231,12 +232,12 @@ class KerasWatching:
         function = getattr(model, attribute)
         if isinstance(function, WatchedFunction) or function is None:
             return
-        twin = functools.partial(self._twin, name)
+        twin = functools.partial(self._twin, name, reader_on_device(model))
         setattr(model, attribute, WatchedFunction(self.execute, model, _MODES[name], function, twin))
 
-    def _twin(self, name: str, model: Any) -> FunctionTwin:
-        room = self.port.config.capture_memory_bytes
-        values = StepValues(model, self._backend, self._of(model).number, room)
+    def _twin(self, name: str, reads: ReducingArrays | None, model: Any) -> FunctionTwin:
+        room, reads = self.port.config.capture_memory_bytes, reads or reader_on_device(model)
+        values = StepValues(model, self._backend, self._of(model).number, room, self.port.plan, reads)
         attribute, step = f"{name}_function", f"{name}_step"
         compiled = not model.run_eagerly and (self._backend.name == "tensorflow" or bool(model.jit_compile))
         repeated = repetition(self._backend.name, model) if compiled else None

@@ -207,6 +207,11 @@ class Plan:
         """Whether a collection that is due asks for a tag, so that its tensors must be computed."""
         return tag in self._view.tags
 
+    def takes_elements(self, role: Role) -> bool:
+        """Whether a collection keeps more of tensors of a role than their statistics, at any step."""
+        forms = (_combined((each,), self._config) for each in self._collections if role in each.looks_at)
+        return any(keep.raw or keep.reductions for keep in forms)
+
     def collections_of(
         self, name: str, role: Role, place: Place = NOWHERE, tags: tuple[str, ...] = ()
     ) -> tuple[str, ...]:

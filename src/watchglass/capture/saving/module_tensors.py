@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
-
-import numpy as np
 
 from watchglass.capture.arrays import ArrayInfo, is_array
 from watchglass.capture.module_places import Place
@@ -23,12 +20,6 @@ _TAGS = {"Tanh": "tanh_input", "Sigmoid": "sigmoid_input"}
 INPUT_TAGS = ("model_input", "input_image", "input_sequence", "relu_input", *_TAGS.values())
 #: By tag, the inputs beyond which the function is constant, as SageMaker Debugger documents them.
 _LIMITS = {"tanh_input": (-9.4999, 9.4999), "sigmoid_input": (-23.0, 16.99999)}
-#: Share of the elements of a saturated unit that lie beyond these limits.
-BEYOND = 0.99
-
-#: Finds the units of an array, along an axis, whose elements are all zero; or, with limits, that lie beyond them. Gives
-#: a boolean array or a readback of one; None for an array without elements, or whose values cannot be read.
-Units = Callable[[Any, int, tuple[float, float] | None], Any]
 
 
 class ModuleTensors:
@@ -39,7 +30,6 @@ class ModuleTensors:
         saving: Saves it; None for one that reads arrays of any framework.
         unit_axis: Finds the axis that counts the units of a module, of an array with this number of axes; None for
             none. By default the last of several.
-        units: Finds inactive and saturated units; None for one that copies arrays to the host.
     """
 
     def __init__(
@@ -47,11 +37,9 @@ class ModuleTensors:
         port: Port,
         saving: Saving | None = None,
         unit_axis: Callable[[Place, int], int | None] = lambda place, axes: axes - 1 if axes > 1 else None,
-        units: Units | None = None,
     ) -> None:
         self._port, self._plan, self._unit_axis = port, port.plan, unit_axis
         self._saving = saving or Saving(port.plan, port.ids, port.cost)
-        self._units = units or self._units_on_host
         # Arrays that modules have returned already, alive, so that their identities stay unique.
         self._seen: dict[int, tuple[Any, int]] = {}
         self._undo: Callable[[], None] | None = None
@@ -120,10 +108,10 @@ class ModuleTensors:
     def save(self, records: CapturedRecords, role: Role, item: Item) -> None:
         """Save it, with the units that are inactive, or that saturate the module."""
         tensor_id = self._saving.save(records, role, item)
-        limits = next((_LIMITS[tag] for tag in item.tags if tag in _LIMITS), None)
+        limits = limits_of(item.tags)
         if tensor_id is None or item.unit_axis is None or (limits is None and "relu_output" not in item.tags):
             return
-        units = self._units(item.tensor, item.unit_axis, limits)
+        units = self._saving.arrays_of(item.tensor).units(item.tensor, item.unit_axis, limits)
         if units is not None:
             kind = UnitKind.INACTIVE if limits is None else UnitKind.SATURATED
             records.rows[UNITS].append((tensor_id, kind, units))
@@ -140,19 +128,10 @@ class ModuleTensors:
             if is_array(leaf):
                 yield path, leaf, self._saving.arrays_of(leaf).describe(leaf)
 
-    def _units_on_host(self, array: Any, axis: int, limits: tuple[float, float] | None) -> Any:
-        arrays = self._saving.arrays_of(array)
-        shape = arrays.describe(array).shape
-        others = tuple(each for each in range(len(shape)) if each != axis)
-        if not math.prod(shape):
-            return None
 
-        def found(values: Any) -> Any:
-            if limits is None:
-                return np.all(values == 0, axis=others)
-            return np.mean((values < limits[0]) | (values > limits[1]), axis=others) >= BEYOND
-
-        return arrays.take(array).computed(found)
+def limits_of(tags: Iterable[str]) -> tuple[float, float] | None:
+    """The inputs beyond which a module with an input of these tags is constant; None for one that is not."""
+    return next((_LIMITS[tag] for tag in tags if tag in _LIMITS), None)
 
 
 def input_tags(place: Place, path: str, axes: int, dtype: str, *, outermost: bool) -> tuple[str, ...]:

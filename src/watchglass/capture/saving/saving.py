@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from watchglass.capture.arrays import Arrays, NoValuesError, Read, arrays_of
+from watchglass.capture.arrays import Arrays, NoValuesError, OwnArray, Read, arrays_of
 from watchglass.capture.module_places import NOWHERE, Place
 from watchglass.capture.planning.cost import Cost
 from watchglass.capture.planning.plan import Keep, Plan
@@ -169,7 +169,10 @@ class Saving:
             if keep.shape:
                 shape = arrays.describe(value if item.whole is None else item.whole).shape
                 records.add_fact(facts.TensorShape(item.name, shape), "capture")
-            if (keep.raw or keep.reductions) and item.whole is None:
+            if (keep.raw or keep.reductions) and isinstance(value, OwnArray):
+                # The run was configured anew after its steps were compiled.
+                self._unread(item, NoValuesError("as its compiled step returns its statistics alone"))
+            elif (keep.raw or keep.reductions) and item.whole is None:
                 value = value if before is None else value - before
                 taken = arrays.take(value if scale is None else value / scale)
                 if keep.raw:

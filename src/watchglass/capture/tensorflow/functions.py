@@ -110,10 +110,13 @@ def look(
         variables = lambda: [variable for each in held if (variable := each()) is not None]  # noqa: E731
         repetition = ChangedVariables(TensorFlowArrays(), variables)
         repetition.runs_once = about.seeded or doings.replicated or has_effects(concrete.graph)
-        about.collecting = _collecting(tracing, function, compiled, losses_only=False)
+        arrays = TensorFlowArrays()
+        # The twin of a seeded function runs at all calls, so that it is to round as the function does.
+        reduces = not about.seeded and not all(map(arrays.on_host, concrete.graph.variables))
+        about.collecting = _collecting(tracing, function, compiled, losses_only=False, reduces=reduces)
         about.twin = Twin(port, name, about.collecting.get_concrete_function, about.collecting, repetition)
         if not about.tells_losses:
-            losing = _collecting(tracing, function, compiled, losses_only=True)
+            losing = _collecting(tracing, function, compiled, losses_only=True, reduces=False)
             about.losing = Twin(port, name, losing.get_concrete_function, losing, repetition)
     return about
 
@@ -195,7 +198,7 @@ def _assigned(graph: Any) -> set[int]:
     return {id(variable) for variable in graph.variables if id(variable.handle) in handles}
 
 
-def _collecting(tracing: GraphTracing, function: Any, compiled: bool, *, losses_only: bool) -> Any:
+def _collecting(tracing: GraphTracing, function: Any, compiled: bool, *, losses_only: bool, reduces: bool) -> Any:
     """A function that returns the result of another one, and the values that its trace has collected."""
     python_function = function.python_function
 
@@ -211,7 +214,7 @@ def _collecting(tracing: GraphTracing, function: Any, compiled: bool, *, losses_
         values = dict(tracing.close(doings, graph, losses_only=losses_only))
         if not losses_only:
             tracing.keep(doings, graph, values)
-        return values
+        return tracing.reduced(values) if reduces else values
 
     closed = tf.autograph.experimental.do_not_convert(close)
 

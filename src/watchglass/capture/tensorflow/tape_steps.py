@@ -16,6 +16,7 @@ import tensorflow as tf
 from watchglass.capture.arrays import DeferredNumbers
 from watchglass.capture.compiled.collecting import Collected, Updater, ValuePart, Values
 from watchglass.capture.compiled.delivery import StepDelivery
+from watchglass.capture.compiled.reductions import Reduced
 from watchglass.capture.compiled.steps import CompiledSteps
 from watchglass.capture.port import Port
 from watchglass.capture.tensorflow.arrays import TensorFlowArrays
@@ -538,6 +539,8 @@ def _mean(losses: list[Any]) -> Any:
 
 
 def _divided(gradient: Any, scale: float) -> Any:
+    if isinstance(gradient, dict):
+        return Reduced(gradient, scale)
     with tf.init_scope():
         if isinstance(gradient, tf.IndexedSlices):
             return tf.IndexedSlices(gradient.values / scale, gradient.indices, gradient.dense_shape)

@@ -11,10 +11,12 @@ from typing import Any
 import tensorflow as tf
 
 from watchglass.capture.compiled.collecting import Collected, Collector, ValuePart, Values
+from watchglass.capture.compiled.reductions import reduced_values
 from watchglass.capture.module_places import Place
 from watchglass.capture.planning.plan import Plan
 from watchglass.capture.saving.module_tensors import input_tags
 from watchglass.capture.saving.nested_arrays import leaves_in
+from watchglass.capture.tensorflow.arrays import PRIMITIVES
 from watchglass.capture.tensorflow.graph import TracedGraph
 from watchglass.capture.tensorflow.losses import JudgedCall
 from watchglass.capture.tensorflow.models import TrainedModel, TrainedModels, variable_of
@@ -189,6 +191,11 @@ class GraphTracing:
             parameters = [(each, place.name) for each, place in model.parameters.values() if id(each) in sources]
             if model.number in losses:
                 self.graphs.append(TracedGraph(graph, values, known, parameters, model.number))
+
+    def reduced(self, values: Values) -> Values:
+        """The values of a graph with those reduced that are there for their statistics alone."""
+        wanted = (lambda role: True) if self._plan is None else self._plan.takes_elements
+        return reduced_values(PRIMITIVES, values, self.collector.known, wanted)
 
     def _close_gradients(self, doings: Doings, graph: Any) -> None:
         found: dict[int, tuple[Any, Any]] = {}

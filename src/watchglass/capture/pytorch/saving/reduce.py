@@ -12,14 +12,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from watchglass.capture.arrays import NUMPY, ArrayInfo, Arrays, Elements, NoValuesError, Read, kernel
+from watchglass.capture.arrays import BEYOND, NUMPY, ArrayInfo, Arrays, Elements, NoValuesError, Read, kernel
 from watchglass.capture.facts.initial_weights import Symmetry
 from watchglass.capture.planning.cost import Cost
 from watchglass.capture.pytorch.compiled.graphs import captured
 from watchglass.capture.pytorch.device.device_statistics import DeviceStatistics
 from watchglass.capture.pytorch.device.readback import DeviceRows, on_host
 from watchglass.capture.pytorch.device.tensor_batches import memory_order, readable
-from watchglass.capture.saving.module_tensors import BEYOND
 from watchglass.stats import DTYPE_CODES, native
 
 _log = logging.getLogger("watchglass")
@@ -170,6 +169,25 @@ class PyTorchArrays(Arrays):
         found = summaries if read.arrays[0].is_cpu else self.on_device(cost).summaries
         return found(*read[:3], histograms=read.histograms, seed=read.seed)
 
+    def units(self, array: Tensor, axis: int, limits: tuple[float, float] | None) -> Any:
+        """On the device of the tensor."""
+        values = plain(array)
+        if values is None or not values.numel():
+            return None
+        others = [each for each in range(values.dim()) if each != axis % values.dim()]
+        if limits is not None:
+            outside = ((values < limits[0]) | (values > limits[1])).float()
+            return on_host((outside.mean(dim=others) if others else outside) >= BEYOND)
+        if values.dtype in _BITS:
+            values = values.float()
+        if not others:
+            return on_host(values == 0)
+        # Sums are several times faster than counts, and what is all zero adds up to zero; the rest is examined again.
+        inactive = values.sum(dim=others) == 0
+        if not values.is_cpu or inactive.any():
+            inactive = values.abs().sum(dim=others) == 0
+        return on_host(inactive)
+
     def copy(self, array: Tensor, memory: Tensor | None = None, *, stride: int = 1) -> Tensor | None:
         """A copy; no sample of a tensor with gaps in memory."""
         if stride > 1:
@@ -234,29 +252,6 @@ def _placement(tensor: Tensor) -> str:
     if any(placement.is_shard() for placement in placements):
         return "shard"
     return "partial" if any(placement.is_partial() for placement in placements) else "replicated"
-
-
-def units_of(tensor: Tensor, unit_axis: int, limits: tuple[float, float] | None) -> Any:
-    """The units whose elements are all zero, or with limits beyond these: a boolean array, or a readback of one.
-
-    None for a tensor without elements, or whose values cannot be read.
-    """
-    values = plain(tensor)
-    if values is None or not values.numel():
-        return None
-    others = [axis for axis in range(values.dim()) if axis != unit_axis % values.dim()]
-    if limits is not None:
-        outside = ((values < limits[0]) | (values > limits[1])).float()
-        return on_host((outside.mean(dim=others) if others else outside) >= BEYOND)
-    if values.dtype in _BITS:
-        values = values.float()
-    if not others:
-        return on_host(values == 0)
-    # Sums are several times faster than counts, and what is all zero adds up to zero; the rest is examined again.
-    inactive = values.sum(dim=others) == 0
-    if not values.is_cpu or inactive.any():
-        inactive = values.abs().sum(dim=others) == 0
-    return on_host(inactive)
 
 
 def symmetry_of(weight: Tensor) -> Symmetry | None:

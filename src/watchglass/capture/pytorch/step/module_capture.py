@@ -22,7 +22,7 @@ from watchglass.capture.pytorch.modules.module_hooks import Switch
 from watchglass.capture.pytorch.modules.module_tree import is_compiled, unit_axis, unwrap
 from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
 from watchglass.capture.pytorch.public_calls import keep_wrapped
-from watchglass.capture.pytorch.saving.reduce import units_of, version_of
+from watchglass.capture.pytorch.saving.reduce import version_of
 from watchglass.capture.pytorch.tensors.functional_activations import Rectified
 from watchglass.capture.pytorch.tensors.module_entry import may_read_inputs, reads_inputs
 from watchglass.capture.saving.module_tensors import ModuleTensors
@@ -55,7 +55,7 @@ class ModuleCapture:
     def __init__(self, port: Port, models: Models, saving: Saving, events: Events) -> None:
         self._port = port
         self._models = models
-        self._tensors = ModuleTensors(port, saving, unit_axis, units_of)
+        self._tensors = ModuleTensors(port, saving, unit_axis)
         self._events = events
         self._functional = False
         self._records: CapturedRecords | None = None

@@ -20,7 +20,6 @@ from watchglass.capture.pytorch.graph.nodes import behind, chain, operands, oper
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.module_tree import WEIGHTED, unit_axis
 from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
-from watchglass.capture.pytorch.saving.reduce import units_of
 from watchglass.capture.saving.module_tensors import ModuleTensors
 from watchglass.capture.saving.saving import Item, Saving
 from watchglass.record import CapturedRecords
@@ -83,7 +82,7 @@ class FunctionalActivations:
 
     def __init__(self, port: Port, models: Models, saving: Saving, events: Events) -> None:
         self._plan = port.plan
-        self._tensors = ModuleTensors(port, saving, unit_axis, units_of)
+        self._tensors = ModuleTensors(port, saving, unit_axis)
         self._wanted: frozenset[str] = frozenset()
         self._seen: set[Any] = set()
         # The last outputs of modules are kept alive: nothing else keeps the input of a tanh.

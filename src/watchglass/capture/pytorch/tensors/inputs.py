@@ -11,7 +11,6 @@ from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleCall
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.module_tree import unit_axis
 from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
-from watchglass.capture.pytorch.saving.reduce import units_of
 from watchglass.capture.pytorch.tensors.functional_activations import Rectified
 from watchglass.capture.saving.module_tensors import ModuleTensors, input_tags
 from watchglass.capture.saving.saving import Saving
@@ -25,7 +24,7 @@ class Inputs:
     """
 
     def __init__(self, port: Port, models: Models, saving: Saving, events: Events) -> None:
-        self._tensors = ModuleTensors(port, saving, unit_axis, units_of)
+        self._tensors = ModuleTensors(port, saving, unit_axis)
         self._every_wanted = functools.partial(port.plan.wants, Role.INPUT)
         self._every = False
         self._rectified = Rectified()
