@@ -6,6 +6,7 @@ import copy
 import importlib
 import os
 import pickle
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -99,6 +100,29 @@ class KerasSuite:
             watched = train(model)
         assert watched[0] == bare[0]
         assert all(np.array_equal(one, other) for one, other in zip(watched[1], bare[1], strict=True))
+
+    def test_waits_for_data_are_a_phase_where_python_takes_the_batches(
+        self, build: Callable[..., Model], keras: Any, tmp_path: Path
+    ) -> None:
+        inputs, labels = data(64)
+
+        class Slow(keras.utils.PyDataset):  # type: ignore[misc]
+            def __len__(self) -> int:
+                return 4
+
+            def __getitem__(self, index: int) -> Any:
+                time.sleep(0.05)
+                return inputs[16 * index : 16 * index + 16], labels[16 * index : 16 * index + 16]
+
+        model = build()
+        with watchglass.watch(model, run=tmp_path / "run", save_interval=10**6, strict=True, profiler=True):
+            model.fit(Slow(), epochs=3, verbose=0)
+        phases = watchglass.open_run(tmp_path / "run").phases()
+        waited = phases["data"][4:].mean()
+        if self.backend == "tensorflow":  # inside the compiled function
+            assert waited < 0.05 <= phases["compute"][4:].mean() + waited
+        else:
+            assert 0.045 < waited < phases.seconds[4:].mean()
 
     def test_losses_are_those_of_the_batches(self, build: Callable[..., Model], tmp_path: Path) -> None:
         inputs, labels = data()

@@ -33,9 +33,14 @@ class PhaseSource(ABC):
 
 
 def record_phases(port: Port, source: PhaseSource) -> None:
-    """Record the phases of steps that ``source`` marks, if the configuration says so; for one source."""
-    if port.config.records_phases:
-        phases = StepPhases(port.phase_clock)
+    """Record the phases of steps that ``source`` marks, if the configuration says so.
+
+    All sources of a port mark the same phases: a loop of one framework may read data with another one.
+    """
+    if not port.config.records_phases:
+        return
+    if port.phases is None:
+        phases = port.phases = StepPhases(port.phase_clock)
         port.clock.now_ns, port.clock.end_phases = phases.now_ns, phases.end_in
         port.on_fork.append(phases.restart)
-        source.attach(port, phases)
+    source.attach(port, port.phases)

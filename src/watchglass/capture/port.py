@@ -28,6 +28,7 @@ from watchglass.capture.saving.saved_values import SavedValues
 from watchglass.capture.saving.saving import Saving
 from watchglass.capture.saving.steady_steps import SteadySteps
 from watchglass.capture.saving.tensor_ids import TensorIds
+from watchglass.capture.step_phases import StepPhases
 from watchglass.config import SessionConfig, environment
 from watchglass.control import Mailbox
 from watchglass.errors import TrainingStopped
@@ -76,6 +77,7 @@ class Port:
         resumption: The first step of this process.
         alternating: Models and optimizers that take turns.
         changes: What was committed for this process and is not applied yet.
+        phases: The phases of steps, of all sources; None until there is one, or where phases are not recorded.
         phase_clock: Monotonic clock of steps whose phases are recorded, and of their pauses and modules, in
             nanoseconds.
         advice: What loops around the framework know.
@@ -97,6 +99,7 @@ class Port:
         self.early_backwards = 0
         self.advice = Advice()
         self.rank: Callable[[], int | None] = environment.group_rank
+        self.phases: StepPhases | None = None
         self.phase_clock: Callable[[], int] = monotonic_ns
         self.on_start: list[Callable[[int], None]] = []
         self.on_look: list[Callable[[], None]] = []

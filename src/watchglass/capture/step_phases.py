@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from time import monotonic_ns
+from time import monotonic_ns, thread_time_ns
+from typing import Any
 
 from watchglass.record import CapturedRecords
 from watchglass.records import PHASES, Row, RowKind, StepPhase
@@ -14,7 +15,9 @@ DATA, PREPARE, COPY, FORWARD, BACKWARD, UPDATE, COMPUTE, OTHER = (int(phase) for
 AFTER_BACKWARD = len(StepPhase)
 #: Before the first mark: this time belongs to no step.
 _BEFORE_ALL = AFTER_BACKWARD + 1
-_NOTHING = [0] * (_BEFORE_ALL + 1)
+#: Since a call that has returned results which are still computed: the script waits for them, or works meanwhile.
+_AFTER_CALL = _BEFORE_ALL + 1
+_NOTHING = [0] * (_AFTER_CALL + 1)
 #: The phases of a step where they are not recorded.
 NO_PHASES = (0,) * AFTER_BACKWARD
 
@@ -32,11 +35,15 @@ class StepPhases:
     def __init__(self, now_ns: Callable[[], int] = monotonic_ns) -> None:
         #: The clock.
         self.now_ns = now_ns
+        #: An array that the latest step has returned, if its framework computes after the call; None if it does not.
+        self.returned: Any = None
         self._at = _BEFORE_ALL
         self._since_ns = 0
         # The end of the last copy. A copy inside another one counts once.
         self._copied_ns = 0
         self._spent_ns = _NOTHING.copy()
+        # Processor time of this thread at the end of such a call.
+        self._worked_ns = 0
         #: Rows since the last end, which the step that ends next takes with its phases: of pauses, and of data loaders.
         self.rows: list[tuple[RowKind, Row]] = []
 
@@ -48,7 +55,7 @@ class StepPhases:
     @property
     def present(self) -> int:
         """The phase of the present time; after a backward that of an update, which will show."""
-        return self._at if self._at < AFTER_BACKWARD else UPDATE
+        return UPDATE if self._at == AFTER_BACKWARD else min(self._at, OTHER)
 
     def hand_over(self, records: CapturedRecords) -> None:
         """Put :attr:`rows` into the records of the step that ends, which has them from now on."""
@@ -59,16 +66,35 @@ class StepPhases:
     def restart(self) -> None:
         """This is a forked process: the time so far, and what belongs to it, is that of its parent."""
         self._at, self._spent_ns = _BEFORE_ALL, _NOTHING.copy()
-        self.rows = []
+        self.rows, self.returned = [], None
 
     def begin(self, phase: int) -> int:
         """One of the phases above begins now; returns the time in nanoseconds of the monotonic clock."""
         now_ns = self.now_ns()
-        at = self._at
-        self._spent_ns[at if at != AFTER_BACKWARD else OTHER] += now_ns - self._since_ns
-        self._since_ns = now_ns
+        self._count(now_ns, OTHER)
         self._at = phase
         return now_ns
+
+    def _count(self, now_ns: int, after_backward: int) -> None:
+        """The time since the last mark is over."""
+        at, spent_ns = self._at, now_ns - self._since_ns
+        self._since_ns = now_ns
+        if at == AFTER_BACKWARD:
+            at = after_backward
+        elif at == DATA and self._computes():  # the wait has delayed nothing
+            at = COMPUTE
+        elif at == _AFTER_CALL:
+            worked_ns = 0 if self._computes() else min(spent_ns, thread_time_ns() - self._worked_ns)
+            self._spent_ns[OTHER] += worked_ns
+            at, spent_ns = COMPUTE, spent_ns - worked_ns
+        self._spent_ns[at] += spent_ns
+
+    def _computes(self) -> bool:
+        """Whether what the latest step has returned is still computed."""
+        try:
+            return self.returned is not None and not self.returned.is_ready()
+        except Exception:  # the script has given its memory to another computation
+            return False
 
     def copied(self, since_ns: int) -> None:
         """A copy to a device, which began at ``since_ns``, ends now: its time is no part of the present phase."""
@@ -89,10 +115,11 @@ class StepPhases:
 
         Phases are in nanoseconds, in the order of :class:`~watchglass.records.StepPhase`.
         """
-        now_ns, spent_ns, at = self.now_ns(), self._spent_ns, self._at
-        spent_ns[at if at != AFTER_BACKWARD else UPDATE] += now_ns - self._since_ns
-        self._since_ns = now_ns
+        now_ns, spent_ns = self.now_ns(), self._spent_ns
+        self._count(now_ns, UPDATE)
         self._at = OTHER
+        if self._computes():
+            self._at, self._worked_ns = _AFTER_CALL, thread_time_ns()
         self._spent_ns = _NOTHING.copy()
         return now_ns, tuple(spent_ns[:AFTER_BACKWARD])
 

@@ -215,3 +215,52 @@ def test_values_of_inner_frames_reach_the_outer_one_with_their_meaning() -> None
     assert outer == {"loss/loss": 10.0, "loss/loss#2": 20.0}
     assert {collector.known[key] for key in outer} == {loss}
     assert not collector.active
+
+
+class Computed:
+    """What a call returned, and when that is there."""
+
+    def __init__(self) -> None:
+        self.ready = False
+
+    def is_ready(self) -> bool:
+        return self.ready
+
+
+@pytest.mark.parametrize("over", [False, True], ids=["computing", "done"])
+def test_a_wait_for_data_counts_where_the_step_before_is_over(tmp_path: Path, over: bool) -> None:
+    now_ns, computed = [0], Computed()
+    with watchglass.Hook(tmp_path / "run", strict=True, profiler=True) as hook:
+        hook.port.phase_clock = lambda: now_ns[0]
+        compiled = CompiledSteps(hook.port)
+        for _ in range(2):
+            compiled.waits()
+            now_ns[0] += 10**9
+            computed.ready = over
+            compiled.goes_on()
+            compiled.begin()
+            now_ns[0] += 2 * 10**9
+            computed.ready = False
+            compiled.returned(computed)
+            compiled.end({"loss": 1.0})
+    phases = watchglass.open_run(tmp_path / "run").phases()
+    assert phases["data"][1] == (1 if over else 0)
+    assert phases["compute"][1] == (2 if over else 3)
+
+
+def test_after_a_call_that_computes_on_only_work_of_the_script_is_no_computation(tmp_path: Path) -> None:
+    now_ns, computed = [0], Computed()
+    with watchglass.Hook(tmp_path / "run", strict=True, profiler=True) as hook:
+        hook.port.phase_clock = lambda: now_ns[0]
+        compiled = CompiledSteps(hook.port)
+        for _ in range(2):
+            compiled.begin()
+            compiled.returned(computed)
+            compiled.end({"loss": 1.0})
+            now_ns[0] += 3600 * 10**9  # the script waits, as by float(loss)
+            computed.ready = True
+        compiled.begin()
+        compiled.end({"loss": 1.0})
+    phases = watchglass.open_run(tmp_path / "run").phases()
+    assert phases["compute"][1] == pytest.approx(3600, rel=1e-3)
+    assert 0 <= phases["other"][1] < 60

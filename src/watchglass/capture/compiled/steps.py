@@ -11,7 +11,7 @@ from watchglass.capture.arrays import number_of
 from watchglass.capture.compiled.first_bad import FirstBadValue
 from watchglass.capture.phase_source import PhaseSource, record_phases
 from watchglass.capture.port import Port
-from watchglass.capture.step_phases import COMPUTE, DATA, NO_PHASES, StepPhases
+from watchglass.capture.step_phases import COMPUTE, DATA, NO_PHASES, OTHER, StepPhases
 from watchglass.record import OpenStep
 from watchglass.records import Mode, Role, StepPhase
 from watchglass.store import ABSENT
@@ -52,9 +52,24 @@ class CompiledSteps(PhaseSource):
         self._phases = phases
 
     def waits(self) -> None:
-        """The loop waits for data from now on, up to the next call."""
+        """The loop waits for data from now on."""
         if self._phases is not None:
             self._phases.begin(DATA)
+
+    def goes_on(self) -> None:
+        """The data are there, or the loop does something else."""
+        if self._phases is not None:
+            self._phases.begin(OTHER)
+
+    def computes(self) -> None:
+        """The data that a call of a step has taken itself are there."""
+        if self._phases is not None:
+            self._phases.begin(COMPUTE)
+
+    def returned(self, result: Any) -> None:
+        """The call has returned an array that may still be computed, with ``is_ready``; None for none."""
+        if self._phases is not None:
+            self._phases.returned = result
 
     def begin(self, mode: Mode = Mode.TRAIN, *, collects: bool = True) -> OpenStep | None:
         """A call begins; returns its step if values of it are to be collected, else None.

@@ -500,6 +500,7 @@ class Watching:
         return next((value for part in parts for key, value in values.items() if known[key].part is part), None)
 
     def _finish(self, about: About, step: OpenStep | None, loss: Any, values: Values, result: Any) -> None:
+        self.steps.returned(loss if isinstance(loss, jax.Array) else None)
         if loss is not None and not isinstance(loss, DeferredNumbers):
             loss = DeferredNumbers(functools.partial(float, loss))
         numbers = {} if loss is None else {"loss": loss}

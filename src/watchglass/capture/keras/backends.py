@@ -98,6 +98,11 @@ class Backend(ABC):
 
     #: Whether the backend compiles a function that also returns values to the same numbers.
     compiles_alike = True
+
+    def unfinished(self, logs: Mapping[str, Any]) -> Any:
+        """One of the logs, as they are computed after the call; None where they are there as it returns."""
+        return None
+
     #: Whether samples are counted as batches are taken, since no metric can be read between calls.
     counts_batches = False
 
@@ -244,6 +249,10 @@ class Jax(Backend):
             for name, original in originals.items():
                 setattr(jax, name, original)
 
+    def unfinished(self, logs: Mapping[str, Any]) -> Any:
+        """All are computed by one program."""
+        return next((each for each in logs.values() if isinstance(each, self._jax.Array)), None)
+
     def logs(self, result: Any) -> Any:
         """They come with the next state."""
         return result[0]
@@ -331,10 +340,16 @@ class TakenBatches:
 
     Args:
         source: An iterator of batches.
+
+    Attributes:
+        waits: Called before it is asked for a batch.
+        arrived: Called when it has returned one, or has ended.
     """
 
     def __init__(self, source: Iterator[Any]) -> None:
         self._source = source
+        self.waits: Callable[[], None] = lambda: None
+        self.arrived: Callable[[], None] = lambda: None
         self.taken: list[Any] = []
         self.samples = 0
 
@@ -342,7 +357,11 @@ class TakenBatches:
         return self
 
     def __next__(self) -> Any:
-        batch = next(self._source)
+        self.waits()
+        try:
+            batch = next(self._source)
+        finally:
+            self.arrived()
         self.taken.append(batch)
         self.samples += samples_of(batch)
         return batch

@@ -15,6 +15,7 @@ from watchglass.capture.compiled.reductions import ReducingArrays
 from watchglass.capture.compiled.steps import CompiledSteps
 from watchglass.capture.keras.backends import Backend, TakenBatches
 from watchglass.capture.keras.collecting import StepValues, reader_on_device
+from watchglass.capture.keras.data_waits import DataWaits
 from watchglass.capture.keras.fits import Fits
 from watchglass.capture.keras.functions import FunctionTwin, WatchedFunction
 from watchglass.capture.keras.models import KerasModel
@@ -55,12 +56,14 @@ class KerasWatching:
         self._begin: Callable[..., Any] = port.guarded(self._begins)
         self._end = port.guarded(self._ends)
         self._fail, self._take = port.guarded(self._fails), port.guarded(backend.taken)
+        self._waits, self._computes = map(port.guard.shielded, (self._steps.waits, self._steps.computes))
         self._find_twin: Callable[[WatchedFunction], FunctionTwin | None] = port.guarded(_twin_of)
         self._originals: dict[str, Callable[..., Any]] = {}
         for name in _MODES:
             self._wrap(f"make_{name}_function", functools.partial(self._made, name))
         self._wrap("reset_metrics", self._reset)
         self._fits = Fits(port, self._is_watched, self._epoch_begins)
+        DataWaits(port, self._steps)  # around the work of watchglass in the same callbacks
         port.detach_with(self._restore)
 
     def watch(self, model: Any) -> None:
@@ -85,6 +88,7 @@ class KerasWatching:
         if twin is not None or self._backend.counts_batches:
             taken = self._take(args[-1])
             if taken is not None:
+                taken.waits, taken.arrived = self._waits, self._computes
                 args = *args[:-1], taken
         guard.passing = True
         try:
@@ -180,6 +184,7 @@ class KerasWatching:
                 self._number_others(about, taken)
             return
         logs = {} if mode is Mode.PREDICT else self._backend.logs(result)
+        self._steps.returned(self._backend.unfinished(logs))
         self._steps.end(about.numbers(mode, logs), rate=about.rate, model=about.number)
         if mode is Mode.TRAIN:
             if self._interval > 1:

@@ -10,6 +10,7 @@ import tensorflow as tf
 from watchglass.capture.loops import Loop
 from watchglass.capture.modules import modules_of
 from watchglass.capture.port import Port
+from watchglass.capture.tensorflow.data_waits import DatasetWaits
 from watchglass.capture.tensorflow.hooks import TensorFlowHooks
 from watchglass.capture.tensorflow.tape_steps import TapeSteps
 
@@ -33,6 +34,8 @@ class TensorFlowLoop(Loop):
         if port not in _watched:
             watching = TapeSteps(port)
             _watched[port] = watching, TensorFlowHooks(port, watching)
+            if port.phases is not None:
+                DatasetWaits(port, port.phases)
             port.detach_with(lambda: _watched.pop(port, None))
         watching, hooks = _watched[port]
         hooks.keras()
