@@ -456,6 +456,34 @@ def test_a_resumed_training_goes_on_with_the_count_of_its_optimizer(tmp_path: Pa
     assert list(run.scalars("loss")[0]) == [5, 6, 7, 8]
 
 
+def test_windows_are_profiled_by_jax_and_change_no_bit(tmp_path: Path) -> None:
+    bare = whole_step(12)
+    profiled = watchglass.ProfilerConfig(enabled=True, profile_steps=("4:7",), keep_traces=True)
+    with watchglass.Hook(tmp_path / "run", strict=True, save_interval=NEVER, profiler=profiled) as hook:
+        attach(hook.port, loop("jax"))
+        found = whole_step(12)
+    assert found[0] == bare[0]
+    run = watchglass.open_run(tmp_path / "run")
+    (window,) = run.operators()
+    assert window.steps == range(4, 7)
+    assert window["PjitFunction(step)"].calls >= 3
+    assert window.trace
+
+
+def test_a_profiler_of_the_script_is_left_alone(tmp_path: Path) -> None:
+    profiled = watchglass.ProfilerConfig(enabled=True, profile_steps=("2:4",))
+    jax.profiler.start_trace(str(tmp_path / "own"))
+    try:
+        with watchglass.Hook(tmp_path / "run", strict=True, save_interval=NEVER, profiler=profiled) as hook:
+            attach(hook.port, loop("jax"))
+            whole_step(6)
+    finally:
+        jax.profiler.stop_trace()
+    assert list((tmp_path / "own").rglob("*.xplane.pb"))
+    (refused,) = watchglass.open_run(tmp_path / "run").facts("window_refused")
+    assert "JAX's profiler did not start" in refused.data["reason"]
+
+
 def test_a_jitted_function_is_what_jax_makes_to_the_script(tmp_path: Path) -> None:
     class Doubling:
         factor = 2

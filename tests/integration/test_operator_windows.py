@@ -21,8 +21,8 @@ from torch.profiler import profile, record_function, schedule
 
 from watchglass import open_run
 from watchglass.capture import Hook
+from watchglass.capture.profiling.windows import WindowFacts
 from watchglass.capture.pytorch import PyTorchAdapter
-from watchglass.capture.pytorch.profiling.windows import WindowFacts
 from watchglass.cli.run_contents import head_of
 from watchglass.diagnose import verdict
 from watchglass.records import OperatorWindow, WindowRefusal

@@ -164,7 +164,7 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
         nonlocal now_ns
         now_ns += int(seconds * 1e9)
 
-    monkeypatch.setattr("watchglass.capture.pytorch.profiling.step_windows.monotonic_ns", lambda: now_ns)
+    monkeypatch.setattr("watchglass.capture.profiling.step_windows.monotonic_ns", lambda: now_ns)
     return pass_seconds
 
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from watchglass.capture.frameworks import FRAMEWORKS, Entry, member, usable
 from watchglass.capture.port import Port
+from watchglass.capture.profiling.windows import WindowProfiler
 from watchglass.config import Collection, environment
 from watchglass.errors import InvalidValueError
 
@@ -77,6 +78,10 @@ class Loop(ABC):
             InvalidValueError: The framework takes no callbacks.
         """
         raise InvalidValueError(f"{self.name} takes no callback; call watchglass.watch(model), or use watchglass run")
+
+    def profiler(self, port: Port) -> WindowProfiler | None:
+        """What profiles the operators of its steps, and of those of a loop around it; None for nothing."""
+        return None
 
     def rank(self) -> int | None:
         """This process's rank in the group that trains, called during training; None where it trains alone."""

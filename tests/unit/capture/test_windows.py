@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from watchglass.capture.pytorch.profiling.windows import DueWindow, OpenWindow, WindowFacts, WindowProfiler
+from watchglass.capture.profiling.windows import DueWindow, OpenWindow, WindowFacts, WindowProfiler
 from watchglass.config import MOST_PROFILED_STEPS, ProfiledRange
 from watchglass.records import DeclaredFact, Fact, OperatorWindow, WindowFrame
 

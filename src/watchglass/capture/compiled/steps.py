@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from watchglass.capture.arrays import number_of
 from watchglass.capture.compiled.first_bad import FirstBadValue
 from watchglass.capture.phase_source import PhaseSource, record_phases
 from watchglass.capture.port import Port
+from watchglass.capture.profiling.step_windows import StepBoundaries, profile_windows
+from watchglass.capture.profiling.windows import WindowProfiler
 from watchglass.capture.step_phases import COMPUTE, DATA, NO_PHASES, OTHER, StepPhases
 from watchglass.record import OpenStep
 from watchglass.records import Mode, Role, StepPhase
@@ -20,6 +22,29 @@ from watchglass.store import ABSENT
 _USUAL, _LEAST_USUAL = 15, 3
 
 
+class EndsOfSteps(StepBoundaries):
+    """The ends of TRAIN steps, for windows that are profiled.
+
+    Args:
+        port: Its guard runs the callbacks.
+    """
+
+    missing = "no training step has ended in the training thread, which a window needs"
+
+    def __init__(self, port: Port) -> None:
+        self._port = port
+        self.passed: tuple[Callable[[], None], ...] = ()
+
+    def listen(self, passed: Callable[[], None]) -> Callable[[], None]:  # noqa: D102
+        told = self._port.guard.shielded(passed)
+        self.passed = (*self.passed, told)
+
+        def leave() -> None:
+            self.passed = tuple(each for each in self.passed if each is not told)
+
+        return leave
+
+
 class CompiledSteps(PhaseSource):
     """Opens and closes the steps of a loop whose steps are calls of compiled functions. For the training thread.
 
@@ -27,12 +52,15 @@ class CompiledSteps(PhaseSource):
 
     Args:
         port: Gets the steps.
+        profiler: Profiles the operators of windows; None for nothing.
     """
 
     phases = frozenset((StepPhase.DATA, StepPhase.COMPUTE))
 
-    def __init__(self, port: Port) -> None:
+    def __init__(self, port: Port, profiler: WindowProfiler | None = None) -> None:
         self._port = port
+        # Windows begin with the first step: a process may import frameworks that it does not train with.
+        self._ends, self._profiler = EndsOfSteps(port), profiler
         self.first_bad = FirstBadValue(port)  #: Looks for the first value that is not finite.
         self._phases: StepPhases | None = None
         self._open: OpenStep | None = None
@@ -129,6 +157,8 @@ class CompiledSteps(PhaseSource):
         port.end(step)
         self._ended_ns = step.end_ns
         plain = train and numbers.keys() <= {"loss"}
+        if train:
+            self._passed()
         self._steady = plain and port.steady.begin(model, rated=rate is not None)
         if self._steady:
             self._next_due = port.plan.next_due(port.clock.next_train_step, model)
@@ -155,6 +185,16 @@ class CompiledSteps(PhaseSource):
             ABSENT if rate is None else rate, weight, spent_ns,
         )  # fmt: skip
         self._ended_ns, self._rows = now_ns, self._rows + 1
+        if self._ends.passed:
+            self._passed()
+
+    def _passed(self) -> None:
+        """A TRAIN step is over."""
+        profiler, self._profiler = self._profiler, None
+        if profiler is not None:
+            profile_windows(self._port, (profiler,), self._ends)
+        for passed in self._ends.passed:
+            passed()
 
     def _lasted(self, duration_ns: int) -> None:
         """The latest step is over, and lasted this long: a framework may only queue the work of its calls."""

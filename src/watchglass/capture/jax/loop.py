@@ -10,10 +10,12 @@ import jax
 
 from watchglass.capture.jax import attention, transformations
 from watchglass.capture.jax.jitted import Jitted
+from watchglass.capture.jax.profiler import JaxProfiler
 from watchglass.capture.jax.tracing import TRACING
 from watchglass.capture.jax.watching import Watching
 from watchglass.capture.loops import Loop
 from watchglass.capture.port import Port
+from watchglass.capture.profiling.windows import WindowProfiler
 from watchglass.errors import InvalidValueError
 
 _jit: Callable[..., Any] = jax.jit
@@ -52,6 +54,10 @@ class JaxLoop(Loop):
         port.detach_with(functools.partial(_leave, watching))
         for owner, name, wrapped in _wrappers():
             TRACING.replace(port, owner, name, wrapped)
+
+    def profiler(self, port: Port) -> WindowProfiler:
+        """``jax.profiler``."""
+        return JaxProfiler(port)
 
     def jit(self, fun: Any = None, /, **options: Any) -> Any:
         """See :func:`watchglass.jax.jit`."""

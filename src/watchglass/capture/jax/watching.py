@@ -25,6 +25,7 @@ from watchglass.capture.frameworks import FRAMEWORKS, member
 from watchglass.capture.jax.arrays import JaxArrays
 from watchglass.capture.jax.graph import read
 from watchglass.capture.jax.jitted import Watched
+from watchglass.capture.jax.profiler import JaxProfiler
 from watchglass.capture.jax.results import follows_from
 from watchglass.capture.jax.tracing import GRADIENT, LOSS, MODULE, OPTIMIZER, TRACING, UPDATE, traced
 from watchglass.capture.jax.trees import dotted, getter, named_leaves, words_of
@@ -191,7 +192,7 @@ class Watching:
 
     def __init__(self, port: Port) -> None:
         self.port = port
-        self.steps = CompiledSteps(port)
+        self.steps = CompiledSteps(port, JaxProfiler(port))
         self.advisers: set[str] = set()  #: Names of libraries that advise.
         self._delivery = StepDelivery(port, "jax", self.steps)
         self._functions: weakref.WeakKeyDictionary[Any, Function] = weakref.WeakKeyDictionary()

@@ -99,6 +99,10 @@ class Backend(ABC):
     #: Whether the backend compiles a function that also returns values to the same numbers.
     compiles_alike = True
 
+    def reads_data(self, args: tuple[Any, ...]) -> bool:
+        """Whether a function that is called with these takes its batches where Python does not see it."""
+        return False
+
     def unfinished(self, logs: Mapping[str, Any]) -> Any:
         """One of the logs, as they are computed after the call; None where they are there as it returns."""
         return None
@@ -151,6 +155,10 @@ class TensorFlow(Backend):
     def is_execution(self, error: Exception) -> bool:
         """Errors of kernels have their own classes."""
         return isinstance(error, self._tensorflow.errors.OpError)
+
+    def reads_data(self, args: tuple[Any, ...]) -> bool:
+        """From iterators of data sets."""
+        return isinstance(args[-1], self._iterators)
 
     def count(self, metric: Any) -> Any:
         """Its variable as it is now: the next update makes another value."""

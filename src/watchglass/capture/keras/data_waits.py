@@ -17,7 +17,7 @@ _BEFORE = ("on_epoch_begin", "on_test_begin", "on_predict_begin")
 _AFTER = ("on_epoch_end", "on_test_end", "on_predict_end")
 
 
-class DataWaits:
+class BatchWaits:
     """Marks that Keras waits for data from the callbacks after a batch up to those before the next one.
 
     On TensorFlow Keras reads a data set inside its compiled functions, where no wait can be told from the computation.

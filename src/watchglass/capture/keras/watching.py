@@ -15,11 +15,12 @@ from watchglass.capture.compiled.reductions import ReducingArrays
 from watchglass.capture.compiled.steps import CompiledSteps
 from watchglass.capture.keras.backends import Backend, TakenBatches
 from watchglass.capture.keras.collecting import StepValues, reader_on_device
-from watchglass.capture.keras.data_waits import DataWaits
+from watchglass.capture.keras.data_waits import BatchWaits
 from watchglass.capture.keras.fits import Fits
 from watchglass.capture.keras.functions import FunctionTwin, WatchedFunction
 from watchglass.capture.keras.models import KerasModel
 from watchglass.capture.keras.repetitions import repetition
+from watchglass.capture.loops import loop
 from watchglass.capture.port import Port
 from watchglass.capture.step_phases import NO_PHASES
 from watchglass.capture.wrappers_importlib_bootstrap import RAISED, around
@@ -42,10 +43,12 @@ class KerasWatching:
 
     def __init__(self, port: Port, backend: Backend) -> None:
         self.port, self._backend = port, backend
-        self._steps = CompiledSteps(port)
+        self._steps = CompiledSteps(port, loop(backend.name).profiler(port))
         self._delivery = StepDelivery(port, "keras", self._steps)
         self._models: weakref.WeakKeyDictionary[Any, KerasModel] = weakref.WeakKeyDictionary()
         self._chosen: weakref.WeakSet[Any] | None = weakref.WeakSet()
+        # Whether it is said that waits for data do not show.
+        self._told = port.phases is None
         # Of a call that may make several updates: batches and updates that are expected of it, updates that have a
         # number. Numbers that were given to updates that did not come: the next ones have no others.
         self._expected = self._updates = self._numbered = self._ahead = 0
@@ -63,7 +66,7 @@ class KerasWatching:
             self._wrap(f"make_{name}_function", functools.partial(self._made, name))
         self._wrap("reset_metrics", self._reset)
         self._fits = Fits(port, self._is_watched, self._epoch_begins)
-        DataWaits(port, self._steps)  # around the work of watchglass in the same callbacks
+        BatchWaits(port, self._steps)  # around the work of watchglass in the same callbacks
         port.detach_with(self._restore)
 
     def watch(self, model: Any) -> None:
@@ -101,7 +104,7 @@ class KerasWatching:
             self._fail(function)
             raise
         guard.passing = False
-        self._end(function, taken, result, step, values, recorded)
+        self._end(function, args, taken, result, step, values, recorded)
         return result
 
     def _begins(self, function: WatchedFunction) -> tuple[bool, OpenStep | None]:
@@ -162,8 +165,8 @@ class KerasWatching:
         self._steps.fail()
 
     def _ends(
-        self, function: WatchedFunction, taken: TakenBatches | None, result: Any, step: OpenStep | None, values: Any,
-        recorded: bool,
+        self, function: WatchedFunction, args: tuple[Any, ...], taken: TakenBatches | None, result: Any,
+        step: OpenStep | None, values: Any, recorded: bool,
     ) -> None:  # fmt: skip
         about, mode = self._of(function.model), function.mode
         if step is not None:
@@ -183,6 +186,10 @@ class KerasWatching:
             if mode is Mode.TRAIN and self._interval > 1:
                 self._number_others(about, taken)
             return
+        if mode is Mode.TRAIN and not self._told and self._backend.reads_data(args):
+            self._told = True
+            why = "on TensorFlow, Keras reads a data set inside its compiled functions"
+            self.port.records.current().add_fact(facts.HiddenWaits("Model.fit"), why)
         logs = {} if mode is Mode.PREDICT else self._backend.logs(result)
         self._steps.returned(self._backend.unfinished(logs))
         self._steps.end(about.numbers(mode, logs), rate=about.rate, model=about.number)

@@ -66,7 +66,7 @@ class CommittedChanges:
         off = not self._profiles()
         if not off and any(take(window.profile, steps, commit.number) for take in self.on_window):
             return
-        reason = "only training steps of PyTorch are profiled"
+        reason = "no loop has been seen whose training steps could be profiled so"
         if off:
             reason = "the profiler is off, by --no-profiler, profiler=False or watchglass profile --off"
         asked = f"{steps.start}:{steps.stop}"

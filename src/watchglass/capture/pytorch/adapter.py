@@ -19,6 +19,7 @@ from watchglass.capture.frameworks import FRAMEWORKS, member
 from watchglass.capture.loops import skipped
 from watchglass.capture.phase_source import record_phases
 from watchglass.capture.port import Port
+from watchglass.capture.profiling.step_windows import profile_windows
 from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.compiled.compilations import Compilations
 from watchglass.capture.pytorch.compiled.graphs import unless_captured
@@ -34,9 +35,9 @@ from watchglass.capture.pytorch.modules.module_tree import ModuleTree
 from watchglass.capture.pytorch.modules.unwatched_models import UnwatchedModels
 from watchglass.capture.pytorch.profiling.module_times import ModuleTiming
 from watchglass.capture.pytorch.profiling.operator_windows import OperatorProfiler
+from watchglass.capture.pytorch.profiling.optimizer_steps import OptimizerSteps
 from watchglass.capture.pytorch.profiling.phases import PyTorchPhases
 from watchglass.capture.pytorch.profiling.python_windows import CProfile, Pyinstrument
-from watchglass.capture.pytorch.profiling.step_windows import StepWindows
 from watchglass.capture.pytorch.profiling.tensor_reads import TensorReads
 from watchglass.capture.pytorch.saving.parameter_reader import ParameterReader
 from watchglass.capture.pytorch.saving.reduce import PyTorchArrays
@@ -179,9 +180,7 @@ class PyTorchAdapter:
         fast_path.observe_steps = observe_steps
         operators = OperatorProfiler(port, self._current.models, self._optimizers.living)
         # After the fast path and the update point, which end the step.
-        windows: list[StepWindows] = []
-        for profiler in (operators, CProfile(), Pyinstrument()):
-            windows.append(StepWindows(port, profiler, windows))
+        profile_windows(port, (operators, CProfile(), Pyinstrument()), OptimizerSteps(port))
         port.detach_with(self._capture.switch_off)
         if discover:
             self._discovery = Discovery(self._current, self._calls)

@@ -10,8 +10,10 @@ import tensorflow as tf
 from watchglass.capture.loops import Loop
 from watchglass.capture.modules import modules_of
 from watchglass.capture.port import Port
+from watchglass.capture.profiling.windows import WindowProfiler
 from watchglass.capture.tensorflow.data_waits import DatasetWaits
 from watchglass.capture.tensorflow.hooks import TensorFlowHooks
+from watchglass.capture.tensorflow.profiler import TensorFlowProfiler
 from watchglass.capture.tensorflow.tape_steps import TapeSteps
 
 _watched: weakref.WeakKeyDictionary[Port, tuple[TapeSteps, TensorFlowHooks]] = weakref.WeakKeyDictionary()
@@ -41,3 +43,7 @@ class TensorFlowLoop(Loop):
         hooks.keras()
         if watched is not None:
             watching.models.offer(watched)
+
+    def profiler(self, port: Port) -> WindowProfiler:
+        """``tf.profiler.experimental``."""
+        return TensorFlowProfiler(port)

@@ -32,6 +32,7 @@ from watchglass.capture.tensorflow.optimizers import (
     updater_of,
     updates_before,
 )
+from watchglass.capture.tensorflow.profiler import TensorFlowProfiler
 from watchglass.capture.tensorflow.tracing import Doings, GraphTracing, losses_in
 from watchglass.record import OpenStep
 from watchglass.records import Mode, Role, facts, series_name
@@ -81,7 +82,7 @@ class TapeSteps:
 
     def __init__(self, port: Port) -> None:
         self.port, self.models = port, TrainedModels()
-        self.steps = CompiledSteps(port)
+        self.steps = CompiledSteps(port, TensorFlowProfiler(port))
         self.tracing = GraphTracing(self.models, port.plan)
         self._delivery = StepDelivery(port, "tensorflow", self.steps)
         self._arrays = TensorFlowArrays()

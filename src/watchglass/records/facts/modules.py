@@ -40,6 +40,16 @@ class HiddenSteps(DeclaredFact, kind="hidden_steps"):
     functions: tuple[str, ...] = ()
 
 
+class HiddenWaits(DeclaredFact, kind="hidden_waits"):
+    """Compiled functions read data themselves, so waits for data are a part of phase ``compute``; the source says why.
+
+    Attributes:
+        loop: The loop that calls them.
+    """
+
+    loop: str = ""
+
+
 class AttentionUnreadable(DeclaredFact, kind="attention_unreadable"):
     """Attention of the module in its source could not be read."""
 

@@ -32,7 +32,8 @@ class InputBound(Rule):
     Looks at: the phases of training steps, the settings of the data loaders and the times of their batches, the cores
         that the run may use, the utilization of its GPUs.
     Fires when: in each of the last two windows of `window` steps, at least `high` percent of the time of the steps was
-        a wait for a `DataLoader`: `warning`; `moderate` percent: `info`. The same of copies to the device, of which
+        a wait for a `DataLoader`, a `tf.data.Dataset` or what Keras takes in Python: `warning`; `moderate` percent:
+        `info`. The same of copies to the device, of which
         only so much counts as the GPUs were idle, because a copy also waits until the device has done what came before;
         where no sample of a GPU shows that, they are an `info` at most. A run that is too short for two windows is
         judged at its end. The gain is an upper bound: steps without any wait, and all else as it was. On a GPU, which
@@ -53,7 +54,7 @@ class InputBound(Rule):
 
     needs = (
         Needs(rows=(PHASES,), why="to see how long steps wait for data"),
-        Needs(facts=("data_loader",), optional=True),
+        Needs(facts=("data_loader", "hidden_waits"), optional=True),
         Needs(metrics=("cpu.limit", "gpu.utilization", "gpu.processes"), optional=True),
     )
     streams = Windows(kinds=("samples",), length_s=1)
@@ -106,10 +107,16 @@ class InputBound(Rule):
         yield from self._judged(step, [part for part in parts if len(part) >= self._enough])
 
     def applicable(self, step: JointStep) -> str:
-        """Not for runs that are too short, or that read no loader and copy nothing."""
+        """Not for runs that are too short, that read no loader and copy nothing, or whose waits do not show."""
+        if any(view.latest_fact(facts.HiddenWaits) is not None for view in step.views):
+            return (
+                "Keras reads its data inside its compiled functions on TensorFlow, so waits are a part of phase "
+                "compute; --profile-steps shows them as operator IteratorGetNext"
+            )
         unread = self.windows["seen"] and not self.reads
         few = step_windows.too_few(self.windows, self._enough)
-        return few or ("no training step read a DataLoader or copied to a device" if unread else "")
+        none = "no training step read a DataLoader or a tf.data.Dataset, or copied to a device"
+        return few or (none if unread else "")
 
     @property
     def _enough(self) -> int:

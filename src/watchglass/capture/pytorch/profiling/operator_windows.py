@@ -7,14 +7,9 @@ otherwise. Windows end in such a range, that of the optimizer's step, so they li
 
 from __future__ import annotations
 
-import gzip
-import logging
-import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,68 +18,15 @@ from torch.optim import Optimizer
 
 from watchglass.capture.guard import Guard
 from watchglass.capture.port import Port
+from watchglass.capture.profiling.kept_traces import KeptTraces
+from watchglass.capture.profiling.windows import WindowProfiler
 from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.compiled.graphs import compiled_so_far
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.nested_tensors import tensors_in
 from watchglass.capture.pytorch.profiling.module_ranges import ModuleRanges
-from watchglass.capture.pytorch.profiling.windows import WindowProfiler
-from watchglass.config import ProfiledRange, SessionConfig, absolute
-from watchglass.records import MemoryTotals, OperatorTotals, OperatorWindow, WindowFrame, facts
-from watchglass.store import layout, open_store
-
-_log = logging.getLogger("watchglass")
-#: Compressed traces of a worker, all together, and one that is not compressed: house.
-_MOST_KEPT_BYTES, _LARGEST_BYTES = 64 << 20, 256 << 20
-
-
-class KeptTraces:
-    """Writes traces into the run, up to a size. For the thread that reads windows. Raises nothing.
-
-    Args:
-        port: Names the run, and gets a fact about each trace that is not kept.
-    """
-
-    def __init__(self, port: Port) -> None:
-        self._port = port
-        # A script may change its working directory.
-        self._location = absolute(port.config.run)
-        self._place: tuple[int, str] | None = None
-        self._kept_bytes = 0
-        port.on_start.append(self._begin)
-
-    def _begin(self, attempt: int) -> None:
-        self._place = attempt, layout.worker_name(self._port.rank() or 0)
-
-    def keep(self, recording: Any, first_step: int, *, writes: bool) -> str:
-        """Write the trace of a recording, if ``writes``; returns its path in the run, "" if it is not kept."""
-        try:
-            if not writes:
-                raise RuntimeError("the next window began before it was written")
-            return self._write(recording, first_step)
-        except Exception as error:  # the window is recorded without it
-            reason = f"{type(error).__name__}: {error}"
-            _log.warning("watchglass: the trace of the window at step %d is not kept: %s", first_step, reason)
-            self._port.add_fact(facts.TraceNotKept(first_step, reason), "torch.profiler")
-            return ""
-
-    def _write(self, recording: Any, first_step: int) -> str:
-        if self._place is None:
-            raise RuntimeError("the run is not open yet")
-        with tempfile.TemporaryDirectory(prefix="watchglass-") as folder:
-            file = Path(folder) / "trace.json"
-            recording.export_chrome_trace(str(file))
-            size = file.stat().st_size
-            if size > _LARGEST_BYTES:
-                raise ValueError(f"it has {size:,} bytes, more than {_LARGEST_BYTES:,}; profile fewer steps")
-            data = gzip.compress(file.read_bytes(), 4, mtime=0)
-        if self._kept_bytes + len(data) > _MOST_KEPT_BYTES:
-            raise ValueError(f"all traces of a worker together have at most {_MOST_KEPT_BYTES:,} bytes")
-        path = layout.trace(*self._place, first_step)
-        with closing(open_store(self._location)) as store:
-            store.write(path, data, replace=True)
-        self._kept_bytes += len(data)
-        return path
+from watchglass.config import ProfiledRange, SessionConfig
+from watchglass.records import MemoryTotals, OperatorTotals, OperatorWindow, WindowFrame
 
 
 def held_memory(roots: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> list[MemoryTotals]:
@@ -171,7 +113,7 @@ class OperatorProfiler(WindowProfiler):
 
     def __init__(self, port: Port, models: Models, optimizers: Callable[[], Iterable[Optimizer]]) -> None:
         self._port, self._models, self._optimizers = port, models, optimizers
-        self._traces = KeptTraces(port)
+        self._traces = KeptTraces(port, "torch.profiler")
         # Ranges that were begun in windows; one that `with` begins is freed where it ends.
         self._begun: weakref.WeakSet[record_function] = weakref.WeakSet()
 
@@ -220,7 +162,9 @@ class OperatorProfiler(WindowProfiler):
         operators.sort(key=lambda each: (-max(each.self_cpu_s, each.self_device_s), each.name))
         trace = ""
         if self._port.config.profiler.keep_traces:
-            trace = self._traces.keep(profile, frame.first_step, writes=writes)
+            trace = self._traces.keep(
+                lambda file: profile.export_chrome_trace(str(file)), frame.first_step, writes=writes
+            )
         modules = tuple(ranges.operators(profile.events() or ())) if ranges is not None else ()
         results = profile.profiler.kineto_results if profile.profiler is not None else None
         memory = (*recording.held, *temporary_memory(results.events() if results is not None else ()))

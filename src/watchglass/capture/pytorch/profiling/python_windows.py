@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from watchglass.capture.guard import Guard
-from watchglass.capture.pytorch.profiling.windows import WindowProfiler
+from watchglass.capture.profiling.windows import WindowProfiler
 from watchglass.capture.pytorch.public_calls import MONITORING_TOOLS, PYTHON_PROFILERS
 from watchglass.config import ProfiledRange, SessionConfig
 from watchglass.records import CallNode, FunctionTotals, PythonWindow, WindowFrame

@@ -10,23 +10,15 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from time import monotonic_ns
-from typing import Any
-
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from typing import Any, ClassVar
 
 from watchglass.capture.guard import harmless
 from watchglass.capture.port import Port
-from watchglass.capture.pytorch.compiled.graphs import captured, compiling
-from watchglass.capture.pytorch.profiling.windows import (
-    NO_OPTIMIZER,
-    DueWindow,
-    OpenWindow,
-    WindowFacts,
-    WindowProfiler,
-)
+from watchglass.capture.profiling.windows import DueWindow, OpenWindow, WindowFacts, WindowProfiler
 from watchglass.config import ProfiledRange
 from watchglass.records import COMPARED_STEPS
 
@@ -34,6 +26,23 @@ from watchglass.records import COMPARED_STEPS
 _changing = threading.RLock()
 #: The windows of all hooks.
 _all: weakref.WeakSet[StepWindows] = weakref.WeakSet()
+#: Those that the loops of each hook have at present.
+_of_ports: weakref.WeakKeyDictionary[Port, list[StepWindows]] = weakref.WeakKeyDictionary()
+
+
+class StepBoundaries(ABC):
+    """Where a window may begin or end: between two training steps of one loop."""
+
+    #: Why a window does not begin if no boundary comes, as a clause.
+    missing: ClassVar[str]
+
+    @abstractmethod
+    def listen(self, passed: Callable[[], None]) -> Callable[[], None]:
+        """Call ``passed`` in the training thread where a step has ended; returns an undo function."""
+
+    def obstacle(self) -> str:
+        """Why no window begins at the present boundary, as a clause; "" if one can."""
+        return ""
 
 
 class StepWindows:
@@ -44,11 +53,16 @@ class StepWindows:
     Args:
         port: Gets the results, and names the windows.
         profiler: The profiler.
+        boundaries: Where windows begin and end.
         together: The windows of all profilers of this process, which may not overlap. More may be added later.
     """
 
-    def __init__(self, port: Port, profiler: WindowProfiler, together: Sequence[StepWindows]) -> None:
-        self._port, self._profiler, self._together = port, profiler, together
+    def __init__(
+        self, port: Port, profiler: WindowProfiler, boundaries: StepBoundaries, together: Sequence[StepWindows]
+    ) -> None:
+        self._port, self._profiler, self._boundaries, self._together = port, profiler, boundaries, together
+        # Another loop trains, and has the windows.
+        self._gone = False
         self._thread = threading.get_ident()
         self._facts = WindowFacts(port.add_fact, profiler)
         self._due: list[DueWindow] = []
@@ -72,9 +86,27 @@ class StepWindows:
         _all.add(self)
         self._configure()
 
+    @property
+    def used(self) -> bool:
+        """Whether a step has ended at which a window could begin or end."""
+        return self._boundary is not None
+
+    def give_way(self) -> list[tuple[str, DueWindow]]:
+        """Another loop has the windows from now on; returns those that were requested, with their profilers."""
+        self._undo()
+        self._gone, due = True, self._due
+        self._due, self._undo = [], _nothing
+        return [(self._profiler.kind, each) for each in due if each.request is not None]
+
+    def take_over(self, requested: Iterable[tuple[str, DueWindow]]) -> None:
+        """Take the windows of this profiler that another loop has given away."""
+        own = [window for kind, window in requested if kind == self._profiler.kind]
+        if own:
+            self._await([*self._due, *own])
+
     def _configure(self) -> None:
         windows = self._profiler.windows(self._port.config)
-        if windows == self._configured:
+        if windows == self._configured or self._gone:
             return
         self._configured = windows
         begun = self._open.first + 1 if self._open is not None else 0
@@ -83,25 +115,25 @@ class StepWindows:
 
     def _requested(self, kind: str, steps: range, request: int) -> bool:
         """Take a request for this profiler; returns whether it is one."""
-        if kind == self._profiler.kind:
+        taken = kind == self._profiler.kind and not self._gone
+        if taken:
             asked = self._port.clock.next_train_step
             self._await([*self._due, DueWindow(ProfiledRange(steps.start, steps.stop), request, asked)])
-        return kind == self._profiler.kind
+        return taken
 
     def _await(self, windows: Iterable[DueWindow]) -> None:
-        """Listen for the windows to come. Not while PyTorch is going through its hooks."""
+        """Listen for the windows to come. Not where a boundary is told."""
         with _changing:
             self._due = sorted(windows, key=lambda window: (window.range.timed, window.range.start))
         self._undo()
-        after = self._port.guard.shielded(self._updated, unless=compiling)
         needed = self._due or self._open is not None
-        self._undo = register_optimizer_step_post_hook(after).remove if needed else _nothing
+        self._undo = self._boundaries.listen(self._passed) if needed else _nothing
 
     # -- in the training thread --------------------------------------------------------------------------------------
 
-    def _updated(self, optimizer: Any, arguments: Any, kwargs: Any) -> None:
-        """An optimizer has stepped: the step is over, and the next window may begin here."""
-        # The hook stays registered: PyTorch is going through its hooks here.
+    def _passed(self) -> None:
+        """A step is over, and the next window may begin here."""
+        # It goes on listening: who tells boundaries may be going through its listeners.
         if self._open is None and not self._due and self._leave_script is None:
             return
         clock = self._port.clock
@@ -145,7 +177,7 @@ class StepWindows:
         name = self._profiler.name
         try:
             obstacle = window.missed(step, now_ns - self._begun_ns) or self._overlapped(window, step, now_ns)
-            obstacle = obstacle or ("a CUDA graph is being captured" if captured() else self._profiler.obstacle())
+            obstacle = obstacle or self._boundaries.obstacle() or self._profiler.obstacle()
             if obstacle:
                 self._facts.refuse(window, obstacle)
                 return
@@ -228,7 +260,7 @@ class StepWindows:
         step = self._port.clock.next_train_step
         for window in self._due if self._port.started else ():
             in_vain = self._boundary is None and window.waits_in_vain(step)
-            self._facts.refuse(window, NO_OPTIMIZER if in_vain else window.never_began())
+            self._facts.refuse(window, self._boundaries.missing if in_vain else window.never_began())
         self._due.clear()
         self._facts.read()
 
@@ -243,17 +275,29 @@ class StepWindows:
     # -- in the recorder's thread ------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        self._refuse_without_optimizer()
+        self._refuse_without_boundaries()
         self._facts.read()
 
-    def _refuse_without_optimizer(self) -> None:
-        """Refuse requested windows if no optimizer steps: the process that asked would wait until the run ends."""
+    def _refuse_without_boundaries(self) -> None:
+        """Refuse requested windows if no boundary comes: the process that asked would wait until the run ends."""
         step = self._port.clock.next_train_step
         with _changing:
             for window in tuple(self._due) if self._boundary is None else ():
                 if window.request is not None and window.waits_in_vain(step):
                     self._due.remove(window)
-                    self._facts.refuse(window, NO_OPTIMIZER)
+                    self._facts.refuse(window, self._boundaries.missing)
+
+
+def profile_windows(port: Port, profilers: Iterable[WindowProfiler], boundaries: StepBoundaries) -> None:
+    """Profile windows of the steps of a loop. Of several loops in a process, that which trains first has them."""
+    before = _of_ports.setdefault(port, [])
+    if any(each.used for each in before):
+        return
+    given = [window for each in before for window in each.give_way()]
+    windows = _of_ports[port] = []
+    for profiler in profilers:
+        windows.append(StepWindows(port, profiler, boundaries, windows))
+        windows[-1].take_over(given)
 
 
 def _nothing() -> None: ...

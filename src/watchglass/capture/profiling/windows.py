@@ -73,8 +73,6 @@ class WindowProfiler(ABC):
 
 #: Steps after which a requested window is refused if no optimizer has stepped meanwhile: house.
 _PATIENCE_STEPS = 16
-#: Why a window does not begin in a script that updates by itself, as a clause.
-NO_OPTIMIZER = "no optimizer of PyTorch has stepped in the training thread, which a window needs"
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Profilers of frameworks in windows of training steps; for adapters."""
