@@ -93,7 +93,9 @@ def look(
     count = function.experimental_get_tracing_count()
     with tracing.trace() as doings:
         concrete = function.get_concrete_function(*args, **kwargs)
-    compiled = bool(concrete.function_def.attr["_XlaMustCompile"].b)
+    attributes = concrete.function_def.attr
+    # To look up a key that is missing adds it, and a function of TensorFlow with an empty attribute cannot be called.
+    compiled = "_XlaMustCompile" in attributes and bool(attributes["_XlaMustCompile"].b)
     if function.experimental_get_tracing_count() == count:
         # It was traced before anything was watched: only a second trace can tell.
         python_function = function.python_function
