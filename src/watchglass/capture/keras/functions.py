@@ -52,8 +52,11 @@ class WatchedFunction:
     @property
     def twin(self) -> FunctionTwin:
         """Its twin, made when it is first needed."""
-        if self._twin is None:
-            self._twin = self._make_twin(self.model)
+        return self._twin or self.make_twin()
+
+    def make_twin(self) -> FunctionTwin:
+        """Make its twin now."""
+        self._twin = self._make_twin(self.model)
         return self._twin
 
 

@@ -245,7 +245,10 @@ class KerasWatching:
         if isinstance(function, WatchedFunction) or function is None:
             return
         twin = functools.partial(self._twin, name, reader_on_device(model))
-        setattr(model, attribute, WatchedFunction(self.execute, model, _MODES[name], function, twin))
+        watched = WatchedFunction(self.execute, model, _MODES[name], function, twin)
+        setattr(model, attribute, watched)
+        if keras.distribution.distribution() is not None:
+            watched.make_twin()  # now: Keras reads where the variables are, and while they are trained they are nowhere
 
     def _twin(self, name: str, reads: ReducingArrays | None, model: Any) -> FunctionTwin:
         room, reads = self.port.config.capture_memory_bytes, reads or reader_on_device(model)
@@ -274,18 +277,22 @@ class KerasWatching:
                     own[step] = existing
 
         title = f"{type(model).__name__}.{step}"
-        alike = not compiled or self._backend.compiles_alike
+        failed: Exception | None = None
+        if compiled and not self._backend.compiles_alike:
+            failed = NotImplementedError("its compiler makes other numbers of it, unlike jit_compile=False")
         function = before = getattr(model, attribute)
-        if alike:
+        if failed is None:
             try:
                 with collecting():
                     self._originals[f"make_{name}_function"](model, force=True)
                 function = getattr(model, attribute)
+            except Exception as error:  # of the script, whose model may make its functions itself
+                failed = error
             finally:
                 setattr(model, attribute, before)
         twin = FunctionTwin(values, function, collecting, self._backend, repeated, self.port, title)
-        if not alike:
-            twin.give_up(NotImplementedError("its compiler makes other numbers of it, unlike jit_compile=False"))
+        if failed is not None:
+            twin.give_up(failed)
         return twin
 
     def _reset(self, model: Any) -> None:
