@@ -239,8 +239,12 @@ class Port:
         """Whether this process is the one that captures, and no fork of it."""
         return os.getpid() == self._pid
 
-    def begin(self, mode: Mode) -> OpenStep:
+    def begin(self, mode: Mode, model: int | None = None) -> OpenStep:
         """A step begins, of a loop that drives or of a script.
+
+        Args:
+            mode: Its mode.
+            model: Number of its model; None where that is known only at its end.
 
         Raises:
             TrainingStopped: A stop was requested, and a TRAIN step would begin.
@@ -248,6 +252,7 @@ class Port:
         self.settle()
         if mode is Mode.TRAIN:
             self.apply_changes()
+            self.alternating.told = model
         step = self.clock.begin(mode)
         if mode is Mode.TRAIN:
             self.ensure_started()

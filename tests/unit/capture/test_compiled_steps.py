@@ -83,6 +83,24 @@ def test_an_evaluation_between_rows_is_a_step_of_its_own(tmp_path: Path) -> None
     assert list(run.scalars("loss", mode="eval")[1]) == [0.5] * 3
 
 
+@pytest.mark.parametrize("told", [True, False])
+def test_models_that_take_turns_have_their_own_rows_and_captured_steps(tmp_path: Path, told: bool) -> None:
+    with watchglass.Hook(tmp_path / "run", strict=True, save_interval=5) as hook:
+        compiled = CompiledSteps(hook.port)
+        captured: dict[int, list[int]] = {0: [], 1: []}
+        for number in range(60):
+            model = number % 3 % 2
+            step = compiled.begin(model=model) if told else compiled.begin()
+            if step is not None:
+                captured[model].append(number)
+            compiled.end({"loss": float(model)}, 0.25, model=model)
+    run = watchglass.open_run(tmp_path / "run")
+    assert set(run.scalars("loss")[1]) == {0.0}
+    assert list(run.scalars("model_2/loss")[0]) == list(range(1, 60, 3))
+    if told:
+        assert captured == {0: [0, 8, 15, 23, 30, 38, 45, 53], 1: [1, 16, 31, 46]}
+
+
 def test_a_stop_ends_rows_before_the_agreed_step(tmp_path: Path) -> None:
     with watchglass.Hook(tmp_path / "run", save_interval=1000) as hook:
         compiled = CompiledSteps(hook.port)

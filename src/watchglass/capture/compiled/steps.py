@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -64,14 +64,18 @@ class CompiledSteps(PhaseSource):
         self.first_bad = FirstBadValue(port)  #: Looks for the first value that is not finite.
         self._phases: StepPhases | None = None
         self._open: OpenStep | None = None
-        # Whether steps are recorded as rows now; the next one that is due; when the first row began, and their number.
-        self._steady, self._next_due, self._since_ns, self._rows = False, 0, 0, 0
+        # Whether steps are recorded as rows now, and when the first row began. By model: how many of its steps are not
+        # due, from the last captured one on, and how many of its steps are rows; the model whose step began last.
+        self._steady, self._since_ns = False, 0
+        self._ahead: dict[int, int] = {}
+        self._rows: Counter[int] = Counter()
+        self._model = 0
         self._began_ns = self._ended_ns = 0
         # From beginning to beginning: durations of steps without a capture, and whether the latest has one.
         self._usual: deque[int] = deque(maxlen=_USUAL)
         self._captured = False
         port.on_settle.append(self.leave)
-        port.on_configured.append(self.leave)
+        port.on_configured.append(self._replan)
         port.records.in_steady_step = lambda: self._steady and self._began_ns > self._ended_ns
         record_phases(port, self)
 
@@ -99,12 +103,13 @@ class CompiledSteps(PhaseSource):
         if self._phases is not None:
             self._phases.returned = result
 
-    def begin(self, mode: Mode = Mode.TRAIN, *, collects: bool = True) -> OpenStep | None:
+    def begin(self, mode: Mode = Mode.TRAIN, *, collects: bool = True, model: int | None = None) -> OpenStep | None:
         """A call begins; returns its step if values of it are to be collected, else None.
 
         Args:
             mode: Its mode.
             collects: False if there are no values of it: a call may make several steps, of which it has those of one.
+            model: Number of its model; None where that is known only at its end.
 
         Raises:
             TrainingStopped: A stop was requested, and a TRAIN step would begin.
@@ -112,13 +117,14 @@ class CompiledSteps(PhaseSource):
         port, before_ns = self._port, self._began_ns
         now_ns = self._began_ns = port.clock.now_ns() if self._phases is None else self._phases.begin(COMPUTE)
         if self._steady:
-            due = collects and (port.clock.next_train_step >= self._next_due or self.first_bad.alarmed)
-            if mode is Mode.TRAIN and not due and not port.changes.pending:
+            ahead = self._ahead.get(self._model if model is None else model, -1)
+            due = collects and (ahead == 0 or self.first_bad.alarmed)
+            if mode is Mode.TRAIN and ahead >= 0 and not due and not port.changes.pending:
                 return None
             self.leave()
         if before_ns and mode is Mode.TRAIN:
             self._lasted(now_ns - before_ns)
-        step = self._open = port.begin(mode)
+        step = self._open = port.begin(mode, model)
         step.due = step.due and collects
         self._captured = self.first_bad.collects(step) or step.due
         return step if self._captured else None
@@ -135,7 +141,7 @@ class CompiledSteps(PhaseSource):
         """
         port, step = self._port, self._open
         if step is None:
-            self._end_steady(numbers, rate, weight)
+            self._end_steady(numbers, rate, weight, model)
             return
         self._open = None
         train = step.mode is Mode.TRAIN
@@ -159,10 +165,8 @@ class CompiledSteps(PhaseSource):
         plain = train and numbers.keys() <= {"loss"}
         if train:
             self._passed()
-        self._steady = plain and port.steady.begin(model, rated=rate is not None)
-        if self._steady:
-            self._next_due = port.plan.next_due(port.clock.next_train_step, model)
-            self._since_ns, self._rows = step.end_ns, 0
+        self._steady = plain and self._begin_rows(model, rated=rate is not None)
+        self._since_ns = step.end_ns
 
     def fail(self) -> None:
         """The call has raised: its step is none."""
@@ -173,18 +177,39 @@ class CompiledSteps(PhaseSource):
         """No further step is recorded as a row for now."""
         if self._steady:
             self._steady = False
-            self._port.cost.steady_steps_ended(self._rows, self._since_ns, self._ended_ns, 0)
+            rows, self._rows = self._rows, Counter()
+            for model, count in rows.items():
+                self._port.alternating.passed(model, count)
+            self._port.cost.steady_steps_ended(rows.total(), self._since_ns, self._ended_ns, 0)
 
-    def _end_steady(self, numbers: Mapping[str, Any], rate: float | None, weight: float) -> None:
+    def _begin_rows(self, model: int, *, rated: bool) -> bool:
+        """Whether steps of a model may be rows from now on."""
+        port = self._port
+        begun = port.steady.begin(model, rated=rated)
+        if begun:
+            self._model = model
+            train_step = port.clock.next_train_step
+            self._ahead[model] = port.alternating.next_due(model, train_step) - train_step
+        return begun
+
+    def _replan(self) -> None:
+        self.leave()
+        self._ahead.clear()
+
+    def _end_steady(self, numbers: Mapping[str, Any], rate: float | None, weight: float, model: int) -> None:
         now_ns, spent_ns = (self._port.clock.now_ns(), NO_PHASES) if self._phases is None else self._phases.end()
         loss = numbers.get("loss", ABSENT)
+        if model not in self._ahead and not self._begin_rows(model, rated=rate is not None):
+            model = self._model  # it was not known as the step began
         if loss is not ABSENT:
             loss = self.first_bad.watched(loss if type(loss) is float else number_of(loss))
         self._port.steady.step(
             self._began_ns, now_ns, loss,
-            ABSENT if rate is None else rate, weight, spent_ns,
+            ABSENT if rate is None else rate, weight, spent_ns, model,
         )  # fmt: skip
-        self._ended_ns, self._rows = now_ns, self._rows + 1
+        self._ended_ns, self._model = now_ns, model
+        self._rows[model] += 1
+        self._ahead[model] = max(self._ahead[model] - 1, 0)
         if self._ends.passed:
             self._passed()
 

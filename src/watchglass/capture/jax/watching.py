@@ -262,10 +262,10 @@ class Watching:
         if self.port.resumption.open:
             self.port.resumption.settle(updates_before((args, kwargs)), "optimizer")
         self._number = first = self.port.clock.next_train_step
-        next_due, self._due_at, found = self.port.plan.next_due, -1, first - 1
-        while (found := next_due(found + 1, about.model)) < first + about.steps:
+        next_due, self._due_at, found = self.port.alternating.next_due, -1, first - 1
+        while (found := next_due(about.model, found + 1)) < first + about.steps:
             self._due_at = found
-        self._first = self.steps.begin(Mode.TRAIN, collects=self._due_at == first)
+        self._first = self.steps.begin(Mode.TRAIN, collects=self._due_at == first, model=about.model)
         return self._due_at >= 0 and twin.ready(*args, **kwargs)
 
     def _end_several(self, about: About, result: Any, values: Values) -> None:
@@ -274,7 +274,7 @@ class Watching:
         for number in range(first, first + about.steps):
             self._number = number
             if number > first:
-                step = self.steps.begin(Mode.TRAIN, collects=bool(values) and number == self._due_at)
+                step = self.steps.begin(Mode.TRAIN, collects=bool(values) and number == self._due_at, model=about.model)
             loss = None if losses is None else DeferredNumbers(functools.partial(_number_at, losses, number - first))
             self._finish(about, step, loss, values, None)
 
@@ -427,7 +427,7 @@ class Watching:
             if about.mode is Mode.TRAIN and self.port.resumption.open:
                 self.port.resumption.settle(updates_before((args, kwargs)), "optimizer")
             self._number = self.port.clock.next_train_step
-            step = self.steps.begin(about.mode)
+            step = self.steps.begin(about.mode, model=about.model)
             if GRADIENT in does and UPDATE not in does and self._waits_for_update:
                 self._part = PartialStep(about, step)
         if step is None or (twin is not None and not twin.ready(*args, **kwargs)):

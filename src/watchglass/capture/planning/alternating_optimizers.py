@@ -1,8 +1,8 @@
 """Models and optimizers that take turns, as those of a GAN do: each gets its captured steps.
 
-A plan counts the steps of a model. The model of a TRAIN step is known only at its end. As a step opens, the model is
-guessed from the step that followed the same steps last time, or from the model that is called. After a wrong guess a
-due step may go by: then the next step of that model is captured in its place.
+A plan counts the steps of a model. Unless a loop tells it, the model of a TRAIN step is known only at its end. As a
+step opens, it is then guessed from the step that followed the same steps last time, or from the model that is called.
+After a wrong guess a due step may go by: then the next step of that model is captured in its place.
 
 Where two optimizers of one model take turns, every even interval would meet only one of them. So after a captured step
 the first step of each other optimizer is captured as well.
@@ -59,6 +59,8 @@ class AlternatingOptimizers:
         self._expected = 0
         # The due step of the expected model that the open step replaces.
         self._paid = -1
+        #: The model of the TRAIN step that opens next, where a loop knows it; for that step alone.
+        self.told: int | None = None
 
     def opens(self, mode_step: int, called: int | None) -> bool:
         """Whether the TRAIN step that opens now is captured.
@@ -71,7 +73,10 @@ class AlternatingOptimizers:
         kind = self._after_run.get((self._last, self._run))
         if kind is None and called is not None:
             kind = self._after_call.get((self._last, called))
-        if kind is not None:
+        told, self.told = self.told, None
+        if told is not None:
+            kind, self._expected = None, told
+        elif kind is not None:
             self._expected = kind[0]
         elif called is not None:
             self._expected = called

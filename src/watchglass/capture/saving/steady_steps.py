@@ -30,8 +30,9 @@ class SteadySteps:
     ) -> None:  # fmt: skip
         self._clock, self._ids, self._pending = clock, ids, pending
         self._resumption, self._plan, self._recorder = resumption, plan, recorder
-        # Ids of loss and learning rate, and the number of the model.
-        self._series, self._model = (0, 0), 0
+        # Ids of loss and learning rate by model, and the number of the model that began last.
+        self._series: dict[int, tuple[int, int]] = {}
+        self._model = 0
 
     def begin(self, model: int = 0, *, rated: bool = True) -> bool:
         """Whether TRAIN steps of a model may come through :meth:`step` now; if so, closes the open step.
@@ -52,9 +53,9 @@ class SteadySteps:
         if rated and not rate:
             described = TensorInfo(0, "learning_rate", Role.METRIC, dtype="float64")
             rate = self._ids.of("learning_rate", lambda: described)
-        self._series, self._model = (loss, rate), model
+        self._series[model], self._model = (loss, rate), model
         if not model:
-            self._recorder.row_ids = self._series
+            self._recorder.row_ids = loss, rate
         pending = self._pending
         pending.holds = pending.saves_late
         self._clock.close_train()
@@ -62,17 +63,22 @@ class SteadySteps:
         return True
 
     def step(
-        self, start_ns: int, end_ns: int, loss: Any, learning_rate: float, weight: float, phases: tuple[int, ...]
-    ) -> None:
-        """Record a whole TRAIN step of which only these values are known; see :class:`SteadyRow`."""
+        self, start_ns: int, end_ns: int, loss: Any, learning_rate: float, weight: float, phases: tuple[int, ...],
+        model: int | None = None,
+    ) -> None:  # fmt: skip
+        """Record a whole TRAIN step of which only these values are known; see :class:`SteadyRow`.
+
+        The model is one that :meth:`begin` got, the last one if it is not given.
+        """
         row = self._clock.steady_train(start_ns, end_ns, loss, learning_rate, weight, phases)
         pending = self._pending
+        model = self._model if model is None else model
         # A bare row has no model: it counts as the first model's.
-        if not (self._model or pending.saves_late) and pending.carried.is_empty:
+        if not (model or pending.saves_late) and pending.carried.is_empty:
             self._recorder.put_row(row)
             return
-        step = SteadyRow._make(row).opened(pending.take(), self._series)
-        step.model = self._model
+        step = SteadyRow._make(row).opened(pending.take(), self._series[model])
+        step.model = model
         pending.put_late()
         if pending.saves_late:
             if not self._resumption.waiting:
