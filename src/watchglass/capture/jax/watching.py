@@ -6,6 +6,7 @@ import functools
 import inspect
 import logging
 import threading
+import traceback
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -210,6 +211,8 @@ class Watching:
         self._programs: list[tuple[Any, Any, int]] = []
         self._described: set[int] = set()
         self._lost: set[str] = set()
+        # What the script's function has raised as it was traced ahead of its call, for that call to raise.
+        self._raised: Exception | None = None
         guarded = port.guarded
         self._known, self._begins, self._ends = guarded(self._about), guarded(self._begin), guarded(self._end)
         self._updates = guarded(self._update)
@@ -224,6 +227,11 @@ class Watching:
         about = None if known is None or known[0] is not self else known[1].about.get(watched.key(args, kwargs))
         if (about is None or (about.does and known[2] is None)) and not watched.is_of_library:
             about = self._known(watched, args, kwargs)
+            if self._raised is not None:
+                raised, self._raised = self._raised, None
+                raise raised
+            if about is None and jax.config.jax_disable_jit:
+                return watched.plain(*args, **kwargs)  # its gradients are those of an eager loop
         if about is None or not about.does:
             return self._run(watched.plain, *args, **kwargs)
         twin: Twin = watched.known[2]
@@ -387,13 +395,17 @@ class Watching:
 
     def _look(self, watched: Watched, args: Any, kwargs: Any) -> About | None:
         """Trace a function ahead of its first call, which makes use of that trace; None if it is a part of another."""
-        if traced(args, kwargs):
+        if traced(args, kwargs) or jax.config.jax_disable_jit:
             return None
         try:
             with TRACING.observing() as seen:
                 found = watched.plain.trace(*args, **kwargs)
-        except Exception:
-            return None  # the call raises the same
+        except Exception as error:
+            if _is_of_script(error):
+                self._raised = error
+            return None  # else the call raises the same
+        if not seen:
+            return NO_STEP  # a helper function: it is traced once, as without us
         function: Function = watched.known[1]
         twin = self._twin(watched, function)
         watched.known = (self, function, twin)
@@ -563,6 +575,16 @@ def equal(one: Any, other: Any) -> bool:
 
 def _number_at(array: Any, index: int) -> float:
     return float(np.asarray(array).reshape(-1)[index])
+
+
+#: Packages whose frames are no code of the script.
+_BETWEEN = frozenset(("jax", "jaxlib", "watchglass", "contextlib", "functools"))
+
+
+def _is_of_script(error: Exception) -> bool:
+    """Whether an exception was raised in, or below, code of the script."""
+    frames = (str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(name.partition(".")[0] not in _BETWEEN for name in frames)
 
 
 def _copied(leaf: Any) -> Any:
