@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 import watchglass
-from watchglass import Run
-from watchglass.capture import attach, loop
+from frameworks.jax_watched import watched
 from watchglass.records import facts
 
 pytestmark = [pytest.mark.own_process, pytest.mark.slow]
@@ -25,15 +24,6 @@ jnp = jax.numpy
 
 class OwnError(Exception):
     """Raised by the script."""
-
-
-def _watched(program: Callable[[], Any], path: Path, **settings: Any) -> tuple[Any, Run]:
-    """What a program returns while it is watched, and its run."""
-    with watchglass.Hook(path, strict=True, **settings) as hook:
-        for name in ("jax", "optax"):
-            attach(hook.port, loop(name))
-        found = program()
-    return found, watchglass.open_run(path)
 
 
 def _train(meddle: Callable[[int], None], seen: list[str] | None = None) -> list[float]:
@@ -67,7 +57,7 @@ def test_an_error_of_the_first_trace_is_that_of_the_first_call_and_the_training_
     bare_errors: list[str] = []
     errors: list[str] = []
     bare = _train(once, bare_errors)
-    found, run = _watched(lambda: _train(once, errors), tmp_path / "run", save_interval=2)
+    found, run = watched(lambda: _train(once, errors), tmp_path / "run", save_interval=2)
     assert found == bare
     assert errors == bare_errors == ["only once"]
     assert list(run.scalars("loss")[0]) == list(range(9))
@@ -82,7 +72,7 @@ def test_a_function_that_raises_only_at_its_second_trace_trains_on_with_its_loss
 
     errors: list[str] = []
     bare = _train(second)
-    found, run = _watched(lambda: _train(second, errors), tmp_path / "run", save_interval=2)
+    found, run = watched(lambda: _train(second, errors), tmp_path / "run", save_interval=2)
     assert found == bare
     assert not errors
     assert list(run.scalars("loss")[1]) == pytest.approx(bare[:10])
@@ -112,7 +102,7 @@ def test_an_error_that_only_the_twin_meets_leaves_the_script_alone(tmp_path: Pat
         return losses
 
     bare = program()
-    found, run = _watched(program, tmp_path / "run", save_interval=2)
+    found, run = watched(program, tmp_path / "run", save_interval=2)
     assert found == bare
     assert list(run.scalars("loss")[1]) == pytest.approx(bare)
 
@@ -141,7 +131,7 @@ def test_an_error_of_a_due_call_is_the_own_one_of_the_script(tmp_path: Path) -> 
 
     bare = program()
     assert True in bare
-    found, _ = _watched(program, tmp_path / "run", save_interval=1)
+    found, _ = watched(program, tmp_path / "run", save_interval=1)
     assert found == bare
 
 
@@ -171,7 +161,7 @@ def test_helper_functions_are_traced_once_and_steps_twice(tmp_path: Path) -> Non
         return traces
 
     assert program() == {"helper": 1, "inner": 1, "step": 1}
-    found, _ = _watched(program, tmp_path / "run", save_interval=2)
+    found, _ = watched(program, tmp_path / "run", save_interval=2)
     assert found == {"helper": 1, "inner": 2, "step": 2}
 
 
@@ -181,6 +171,6 @@ def test_functions_that_are_not_jitted_for_once_are_an_eager_loop(tmp_path: Path
             return _train(lambda trace: None)
 
     bare = program()
-    found, run = _watched(program, tmp_path / "run", save_interval=2)
+    found, run = watched(program, tmp_path / "run", save_interval=2)
     assert found == bare
     assert list(run.scalars("loss")[1]) == pytest.approx(bare[:10])

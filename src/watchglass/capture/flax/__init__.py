@@ -81,9 +81,10 @@ def _intercept(following: Any, args: Any, kwargs: Any, context: Any) -> Any:
     call = TracedModule(
         tuple(module.path), type(module).__name__, kind, dropout=rate if isinstance(rate, (int, float)) else 0.0
     )
-    place = TRACING.entered(call)
-    outputs = following(*args, **kwargs)
-    TRACING.called(place, _inputs(args), outputs)
+    with TRACING.within(module.variables.get("params", {})):
+        place = TRACING.entered(call)
+        outputs = following(*args, **kwargs)
+        TRACING.called(place, _inputs(args), outputs)
     return outputs
 
 

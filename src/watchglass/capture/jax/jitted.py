@@ -69,6 +69,7 @@ class Watched:
     Attributes:
         is_of_library: Whether a library has it for itself, so that it is no step.
         known: What the present watching knows of it.
+        was_jitted: Whether JAX may have traced it before it could be watched.
         donates: Whether it may reuse the memory of arguments.
     """
 
@@ -80,6 +81,7 @@ class Watched:
         self.known: Any = None
         found = (options.get(name) for name in ("donate_argnums", "donate_argnames"))
         self.donates = any(each not in (None, ()) for each in found)
+        self.was_jitted = False
 
     def key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The static arguments of a call."""

@@ -66,7 +66,9 @@ class JaxLoop(Loop):
         if isinstance(fun, Jitted):
             return fun
         plain, fun = (fun, fun.__wrapped__) if isinstance(fun, _Jitted) else (_jit(fun, **options), fun)
-        return Jitted(plain, fun, _jit, options)
+        jitted = Jitted(plain, fun, _jit, options)
+        jitted.watched.was_jitted = True
+        return jitted
 
     def observe(self, tree: Any, name: str) -> None:
         """See :func:`watchglass.jax.observe`."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from watchglass.capture.compiled.collecting import Collected, ValuePart
 from watchglass.capture.jax.trees import Leaf, dotted, named_leaves
-from watchglass.capture.module_places import ParameterPlace, Place
+from watchglass.capture.module_places import NOWHERE, ParameterPlace, Place
 from watchglass.records import ModuleKind, facts, model_name
 
 #: What plain pytrees call a bias.
@@ -37,11 +39,15 @@ class TracedModule(NamedTuple):
 class PytreeModels:
     """Numbers of models, and places of their modules and parameters. For the training thread.
 
-    A model is the structure of what is differentiated: names and shapes of its leaves.
+    A model is the structure of what is differentiated: names and shapes of its leaves. Equal ones have numbers of their
+    own, and the names and kinds of the first.
     """
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[Any, ...], int] = {}
+        # By number of the first model of a structure: its number and those of its equals.
+        self._equal: dict[int, list[int]] = {}
+        self._renamed: dict[tuple[int, str], Collected] = {}
         self._places: dict[tuple[int, tuple[str, ...]], Place] = {}
         self._axes: dict[tuple[int, tuple[str, ...]], int] = {}
         self._sizes: dict[int, int] = {}
@@ -50,15 +56,48 @@ class PytreeModels:
         self.current = 0
 
     def number_of(self, rows: Sequence[Leaf]) -> int:
-        """The number of the model with these parameters, a new one for the first time."""
+        """The number of the first model with such parameters, a new one for the first time."""
         key = tuple((path, np.shape(leaf)) for path, leaf in rows)
-        number = self._numbers.setdefault(key, len(self._numbers))
-        self._sizes[number] = sum(int(np.prod(shape)) for _, shape in key)
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self._sizes)
+            self._equal[number] = [number]
+            self._sizes[number] = sum(int(np.prod(shape)) for _, shape in key)
         return number
 
-    def known(self, rows: Sequence[Leaf]) -> int | None:
-        """The number of the model with these parameters; None if there is none."""
-        return self._numbers.get(tuple((path, np.shape(leaf)) for path, leaf in rows))
+    def equal(self, base: int) -> list[int]:
+        """Numbers of the models that are equal to one, the first of them first."""
+        found = self._equal.get(base)
+        return next(each for each in self._equal.values() if base in each) if found is None else found
+
+    def twin(self, base: int) -> int:
+        """The number of a further model that is equal to one."""
+        number = len(self._sizes)
+        self._sizes[number] = self._sizes[base]
+        self.equal(base).append(number)
+        return number
+
+    def renamed(self, key: str, what: Collected, number: int) -> Collected:
+        """What a value under a key is, of the model with this number in place of its equal."""
+        found = self._renamed.get((number, key))
+        if found is None:
+            place = self._place_in(what.place, number)
+            parameter, name = what.parameter, what.name
+            if parameter is not None:
+                inner = _without(parameter.name, what.model)
+                parameter = replace(parameter, name=_with(inner, number), place=self._place_in(parameter.place, number))
+            if what.place is not NOWHERE and what.part in _NAMED:
+                kind, slash, inner = name.rpartition("/")
+                name = f"{kind}{slash}{_with(_without(inner, what.model), number)}"
+            found = replace(what, name=name, place=place, parameter=parameter, model=number)
+            self._renamed[number, key] = found
+        return found
+
+    @staticmethod
+    def _place_in(place: Place, number: int) -> Place:
+        if place is NOWHERE:
+            return place
+        return replace(place, path=_with(_without(place.path, place.model or 0), number), model=number)
 
     def found_in(self, arguments: Any) -> tuple[dict[int, tuple[str, ...]], int]:
         """Paths of parameters of known models among some arguments, by identity, and the number of the model."""
@@ -125,11 +164,12 @@ class PytreeModels:
 
     def about(self, number: int) -> int | None:
         """The number of a model in facts: None where there is one."""
-        return number if len(self._numbers) > 1 else None
+        return number if len(self._sizes) > 1 else None
 
     def description(self, number: int) -> facts.ModelDescription:
         """What is known of a model."""
-        places = [place for (model, _), place in self._places.items() if model == number]
+        first = self.equal(number)[0]
+        places = [self._place_in(place, number) for (model, _), place in self._places.items() if model == first]
         return facts.ModelDescription(
             framework="jax",
             module_types={place.path: place.module_type for place in places},
@@ -146,6 +186,22 @@ class PytreeModels:
     @staticmethod
     def _named(number: int, path: tuple[str, ...]) -> str:
         return dotted((model_name(number), *path) if number else path)
+
+
+#: Parts whose names begin with that of their model.
+_NAMED = frozenset((
+    ValuePart.GRADIENT, ValuePart.BEFORE, ValuePart.AFTER, ValuePart.STATE, ValuePart.MOMENT, ValuePart.MEAN,
+    ValuePart.VARIANCE,
+))  # fmt: skip
+
+
+def _without(path: str, model: int) -> str:
+    """A path below a model, from one that begins with the name of the model."""
+    return path[len(model_name(model)) :].removeprefix(".") if model else path
+
+
+def _with(path: str, model: int) -> str:
+    return dotted(filter(None, (model_name(model), path))) if model else path
 
 
 def _kind(path: tuple[str, ...], axes: int) -> ModuleKind:

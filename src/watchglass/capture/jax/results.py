@@ -1,4 +1,4 @@
-"""Finds the loss among the results of a function, by its jaxpr."""
+"""What the jaxpr of a function shows: which result is the loss, and whether it computes a gradient."""
 
 from __future__ import annotations
 
@@ -6,6 +6,17 @@ from collections.abc import Iterable
 from typing import Any
 
 from jax.extend.core import Literal
+
+
+def differentiates(jaxpr: Any) -> bool:
+    """Whether a function computes a gradient, also where JAX knew its jaxpr already, so that it did not run."""
+    for equation in jaxpr.eqns:
+        if "transpose" in str(equation.source_info.name_stack):
+            return True
+        inner = (getattr(each, "jaxpr", each) for each in equation.params.values())
+        if any(hasattr(each, "eqns") and differentiates(each) for each in inner):
+            return True
+    return False
 
 
 def follows_from(jaxpr: Any, mean: int, results: Iterable[int]) -> int | None:

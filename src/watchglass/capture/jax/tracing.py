@@ -18,8 +18,9 @@ except ImportError:  # before JAX 0.10 it was there for Flax
     get_opaque_trace_state = functools.partial(_state_for_flax, convention="flax")
 
 from watchglass.capture.compiled.collecting import Collected, Collector, ObservedLoss, Updater, ValuePart, Values
+from watchglass.capture.jax.lineages import Lineage, Lineages
 from watchglass.capture.jax.models import PytreeModels, TracedModule
-from watchglass.capture.jax.trees import dotted, named_leaves
+from watchglass.capture.jax.trees import Leaf, dotted, getter, named_leaves
 from watchglass.capture.module_places import NOWHERE, Place
 from watchglass.capture.port import Port
 from watchglass.records import facts
@@ -55,6 +56,7 @@ class Tracing:
         watching: Gets the steps, a ``Watching``, whose file imports this one; None while nothing is watched.
         collector: Has the frames of the traces of twins.
         models: The models so far.
+        chains: Tells equal ones apart, as functions are called.
         seen: While a function of the script itself is traced: what it does. Nothing is added to its graph.
         busy: Whether a watched function runs or is traced, so that functions called in it are parts of it.
         around: Makes what is to be entered around each trace; libraries that advise add to it.
@@ -67,6 +69,7 @@ class Tracing:
     def reset(self) -> None:
         """Forget the models: another run is watched."""
         self.collector, self.models = Collector(), PytreeModels()
+        self.chains = Lineages(self.models)
         self.seen: set[str] | None = None
         self.busy = False
         self.around: list[Callable[[], AbstractContextManager[Any]]] = []
@@ -74,6 +77,12 @@ class Tracing:
         self._states: list[Any] = []
         # Paths of the parameters of the model whose function is traced, by the identities of their tracers.
         self._paths: dict[int, tuple[str, ...]] = {}
+        # Paths of the arguments of the function that is traced, by the identities of their tracers; numbers of models
+        # by what they are equal to and where among the arguments they are; and by their gradients.
+        self._arguments: dict[int, tuple[str, ...]] = {}
+        self._slots: dict[tuple[int, tuple[str, ...]], int] = {}
+        self._of_gradients: dict[int, int] = {}
+        self._trains = self._foreign = False
         self._differentiating = 0
         #: Optimizers that were made, and those that update a model, by its number; None for one that is not known.
         self.optimizers: list[Optimizer | None] = []
@@ -175,7 +184,8 @@ class Tracing:
         if self._differentiating:
             return
         rows = named_leaves(updates)
-        number = self.models.number_of(rows)
+        number = self._of_gradients.get(id(rows[0][1])) if rows else None
+        number = self._number_of(rows) if number is None else number
         self._of_models[number] = self._of_models.get(number) or optimizer
         if collects:
             for name, path, value in variables:
@@ -200,7 +210,7 @@ class Tracing:
         if not self.sees(UPDATE) or self._differentiating:
             return
         rows = named_leaves(before)
-        number = self.models.number_of(rows)
+        number = self._number_of(rows)
         places = self.models.parameters(number, rows)
         have_before = f"{ValuePart.BEFORE.value}/{places[0].name}" in self.collector.open if places else True
         for place, (_, old), new in zip(places, rows, jax.tree_util.tree_leaves(after), strict=True):
@@ -209,13 +219,32 @@ class Tracing:
                 self.add(ValuePart.BEFORE, place.name, old, **about)
             self.add(ValuePart.AFTER, place.name, new, **about)
 
-    def entered(self, call: TracedModule) -> Place:
-        """The place of a module that is called; modules are numbered as they are first called."""
-        return self.models.module(call)
+    def entered(self, call: TracedModule) -> Place | None:
+        """The place of a module that is called, None of another network; they are numbered as they are first called."""
+        return None if self._foreign else self.models.module(call)
+
+    def lineages(self, arguments: Any, out: Any, values: Values) -> tuple[Lineage, ...]:
+        """Where the function that is traced takes and returns the parameters of its models."""
+        taken = {id(leaf): index for index, leaf in enumerate(jax.tree_util.tree_leaves(arguments))}
+        given = {id(leaf): index for index, leaf in enumerate(jax.tree_util.tree_leaves(out))}
+        found: dict[int, Lineage] = {}
+        for key, value in values.items():
+            what = self.collector.known[key]
+            if what.part is ValuePart.BEFORE and what.model not in found and id(value) in taken:
+                after = values.get(key.replace(ValuePart.BEFORE.value, ValuePart.AFTER.value, 1))
+                back = given.get(id(after))
+                found[what.model] = Lineage(
+                    what.model, getter(arguments, taken[id(value)]), None if back is None else getter(out, back)
+                )
+        if not (found or self._trains):
+            index = next((taken[leaf] for leaf in self._paths if leaf in taken), None)
+            if index is not None:
+                found[self.models.current] = Lineage(self.models.current, getter(arguments, index))
+        return tuple(found.values())
 
     def called(self, place: Place | None, inputs: Any, outputs: Any) -> None:
         """A module was called; None for one whose place is unknown."""
-        if not self.sees(MODULE) or place is None:
+        if not self.sees(MODULE) or place is None or self._foreign:
             return
         for part, tree in ((ValuePart.INPUT, inputs), (ValuePart.OUTPUT, outputs)):
             for path, leaf in named_leaves(tree):
@@ -223,14 +252,54 @@ class Tracing:
                     self.add(part, dotted(path), leaf, place=place, model=place.model or 0)
 
     @contextmanager
-    def evaluating(self, arguments: Any) -> Iterator[None]:
-        """A function with these arguments is traced inside: models that are known are found among them."""
-        paths, outer = self._paths, self.models.current
-        self._paths, self.models.current = self.models.found_in(arguments)
+    def evaluating(self, arguments: Any, *, trains: bool) -> Iterator[None]:
+        """A function with these arguments is traced inside.
+
+        If it trains, modules are those of the models that are differentiated. Else models that are known are found
+        among the arguments.
+        """
+        before = self._paths, self.models.current, self._arguments, self._slots, self._of_gradients, self._trains
+        self._paths, self.models.current = ({}, 0) if trains else self.models.found_in(arguments)
+        self._arguments = {id(leaf): path for path, leaf in named_leaves(arguments)}
+        self._slots, self._of_gradients, self._trains = {}, {}, trains
         try:
             yield
         finally:
-            self._paths, self.models.current = paths, outer
+            (
+                self._paths, self.models.current, self._arguments, self._slots, self._of_gradients, self._trains,
+            ) = before  # fmt: skip
+
+    @contextmanager
+    def within(self, parameters: Any) -> Iterator[None]:
+        """A module with these parameters runs inside: one of a network that is not trained here is left out."""
+        outer = self._foreign
+        self._foreign = outer or self._is_foreign(jax.tree_util.tree_leaves(parameters))
+        try:
+            yield
+        finally:
+            self._foreign = outer
+
+    def _is_foreign(self, leaves: list[Any]) -> bool:
+        if not (self._trains and leaves) or any(id(leaf) in self._paths for leaf in leaves):
+            return False
+        if not self._differentiating:
+            return True  # samples of a generator, answers of a target network
+        return all(id(leaf) in self._arguments or not isinstance(leaf, jax.core.Tracer) for leaf in leaves)
+
+    def _number_of(self, rows: list[Leaf]) -> int:
+        """The number of a model with these parameters: equal ones are told apart by where the arguments have them."""
+        base = self.models.number_of(rows)
+        path, leaf = rows[0] if rows else ((), None)
+        at = self._arguments.get(id(leaf))
+        slots = {root: number for (model, root), number in self._slots.items() if model == base}
+        if at is None:
+            return next(reversed(slots.values()), base)
+        root = at[: len(at) - len(path)]
+        if root not in slots:
+            equal = self.models.equal(base)
+            left = [number for number in equal if number not in slots.values()]
+            slots[root] = self._slots[base, root] = left[0] if left else self.models.twin(base)
+        return slots[root]
 
     def path_of(self, parameters: Any) -> tuple[str, ...] | None:
         """The path of the module that has these parameters; None if it is none of the model's."""
@@ -281,7 +350,7 @@ class Tracing:
                 return _without(transform(_with_aux(fun, has_aux))(*args, **kwargs), has_aux)
         differentiated = [args[each] for each in ((argnums,) if isinstance(argnums, int) else argnums)]
         rows = named_leaves(differentiated[0] if isinstance(argnums, int) else differentiated)
-        number = self.models.number_of(rows)
+        number = self._number_of(rows)
         passing = Passing(self, _with_aux(fun, has_aux))
 
         def inner(*inner_args: Any, **inner_kwargs: Any) -> Any:
@@ -306,6 +375,7 @@ class Tracing:
                 about = {"place": place.place, "parameter": place, "model": number}
                 self.add(ValuePart.BEFORE, place.name, before, **about)
                 self.add(ValuePart.GRADIENT, place.name, gradient, **about)
+                self._of_gradients[id(gradient)] = number
         return _without(((value, aux), gradients), has_aux)
 
 

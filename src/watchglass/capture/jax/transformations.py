@@ -53,7 +53,7 @@ def _differentiating(
             if watching is None or TRACING.busy or watching.port.guard.passing or traced(args, kwargs):
                 return plain(*args, **kwargs)
             loss = (_loss_before_aux if has_aux else _loss_alone) if valued else None
-            return watching.gradient((fun, loss), plain, collecting, args, kwargs)
+            return watching.gradient((argnums, loss), plain, collecting, args, kwargs)
 
         return call
 

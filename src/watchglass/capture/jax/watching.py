@@ -8,6 +8,7 @@ import logging
 import threading
 import traceback
 import weakref
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -26,8 +27,9 @@ from watchglass.capture.frameworks import FRAMEWORKS, member
 from watchglass.capture.jax.arrays import JaxArrays
 from watchglass.capture.jax.graph import read
 from watchglass.capture.jax.jitted import Watched
+from watchglass.capture.jax.lineages import Lineage
 from watchglass.capture.jax.profiler import JaxProfiler
-from watchglass.capture.jax.results import follows_from
+from watchglass.capture.jax.results import differentiates, follows_from
 from watchglass.capture.jax.tracing import GRADIENT, LOSS, MODULE, OPTIMIZER, TRACING, UPDATE, traced
 from watchglass.capture.jax.trees import dotted, getter, named_leaves, words_of
 from watchglass.capture.jax.written_losses import ReadingTwin, written_in
@@ -52,7 +54,9 @@ class About:
         loss: Takes the loss out of its result; None if it is not there.
         numbers: Take other numbers out of its result, by name.
         model: The model that it trains or evaluates.
+        base: The model as the function was traced, which is equal to that.
         steps: The number of its steps in a call, if it loops over them and returns the loss of each.
+        lineages: Where it takes and returns the parameters of its models.
     """
 
     does: frozenset[str] = frozenset()
@@ -60,6 +64,13 @@ class About:
     numbers: Getters = field(default_factory=dict)
     model: int = 0
     steps: int = 1
+    lineages: tuple[Lineage, ...] = ()
+    base: int = 0
+
+    @functools.cached_property
+    def of_equal(self) -> dict[int, About]:
+        """The same of models that are equal to this one, by their numbers."""
+        return {self.model: self}
 
     @property
     def mode(self) -> Mode:
@@ -88,6 +99,7 @@ class Function:
         self.parameters: tuple[int, ...] = ()
         #: Whether its twin, when it is traced, reduces what is there for its statistics alone.
         self.on_device = False
+        self.trains = False  #: Whether it computes a gradient.
         try:
             held: Callable[[], Any] = weakref.ref(fun)
         except TypeError:
@@ -107,12 +119,13 @@ class Function:
 
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, Values]:
         """The result of the function, and the values: what the twin compiles."""
-        with TRACING.evaluating((args, kwargs)), TRACING.frame() as values:
+        with TRACING.evaluating((args, kwargs), trains=self.trains), TRACING.frame() as values:
             leaves = [leaf for leaf in jax.tree_util.tree_leaves((args, kwargs)) if isinstance(leaf, jax.core.Tracer)]
             self.parameters = tuple(at for at, leaf in enumerate(leaves) if TRACING.path_of(leaf) is not None)
             out = self._held()(*args, **kwargs)
+            lineages = TRACING.lineages((args, kwargs), out, values)
         returned = self._reduced(values) if self.on_device else values
-        self.latest = Outcome.of(out, values, TRACING.collector.known, returned)
+        self.latest = Outcome.of(out, values, TRACING.collector.known, returned, lineages)
         return out, returned
 
     def _reduced(self, values: Values) -> Values:
@@ -197,14 +210,13 @@ class Watching:
         self.advisers: set[str] = set()  #: Names of libraries that advise.
         self._delivery = StepDelivery(port, "jax", self.steps)
         self._functions: weakref.WeakKeyDictionary[Any, Function] = weakref.WeakKeyDictionary()
-        # Numbers of the models whose gradients were computed outside of all jitted functions, by the function.
-        self._models: dict[int, int] = {}
         self._arrays = member(FRAMEWORKS["jax"].arrays)
         self._part: PartialStep | None = None
-        self._number = 0  # of the TRAIN step that began last
-        # Of several steps in a call: the first, and the number of the last one that is due.
+        self._called = NO_STEP  # what the call does that runs now
+        self._updates_so_far: Counter[int] = Counter()  # by model
+        # Of several steps in a call: the first and its number, and the number of the last one that is due.
         self._first: OpenStep | None = None
-        self._due_at = -1
+        self._first_number, self._due_at = 0, -1
         # Whether updates are separate calls; None until that is known.
         self._apart: bool | None = None
         #: Programs of twins that were traced since the last step, what they return, and numbers of models.
@@ -215,7 +227,7 @@ class Watching:
         self._raised: Exception | None = None
         guarded = port.guarded
         self._known, self._begins, self._ends = guarded(self._about), guarded(self._begin), guarded(self._end)
-        self._updates = guarded(self._update)
+        self._updates, self._begins_gradient = guarded(self._update), guarded(self._begin_gradient)
         self._begins_several, self._ends_several = guarded(self._begin_several), guarded(self._end_several)
         port.on_settle.append(self._close_part)
 
@@ -246,7 +258,7 @@ class Watching:
         except BaseException:
             self.steps.fail()
             raise
-        self._ends(about, step, result, values)
+        self._ends(step, result, values)
         return result
 
     def _several(self, about: About, watched: Watched, args: Any, kwargs: Any) -> Any:
@@ -269,7 +281,7 @@ class Watching:
         self._close_part()
         if self.port.resumption.open:
             self.port.resumption.settle(updates_before((args, kwargs)), "optimizer")
-        self._number = first = self.port.clock.next_train_step
+        self._first_number = first = self.port.clock.next_train_step
         next_due, self._due_at, found = self.port.alternating.next_due, -1, first - 1
         while (found := next_due(about.model, found + 1)) < first + about.steps:
             self._due_at = found
@@ -278,9 +290,8 @@ class Watching:
 
     def _end_several(self, about: About, result: Any, values: Values) -> None:
         losses = self._collected_loss(values) if about.loss is None else about.loss(result)
-        first, step = self._number, self._first
+        first, step = self._first_number, self._first
         for number in range(first, first + about.steps):
-            self._number = number
             if number > first:
                 step = self.steps.begin(Mode.TRAIN, collects=bool(values) and number == self._due_at, model=about.model)
             loss = None if losses is None else DeferredNumbers(functools.partial(_number_at, losses, number - first))
@@ -293,7 +304,8 @@ class Watching:
         """The script computes a gradient outside of all jitted functions.
 
         Args:
-            of: The function, and what takes the loss out of the result; None if it is not there.
+            of: The arguments that are differentiated, and what takes the loss out of the result, None if it is not
+                there.
             plain: Computes the gradient.
             collecting: Computes it and collects values.
             args: The arguments.
@@ -301,9 +313,7 @@ class Watching:
         """
         if not self._runs:
             return plain(*args, **kwargs)
-        fun, loss = of
-        about = About(frozenset((GRADIENT,)), loss, model=self._models.get(id(fun), 0))
-        step = self._begins(about, None, args, kwargs)
+        step = self._begins_gradient(of, args, kwargs)
         values: Values = {}
         try:
             if step is None:
@@ -311,14 +321,23 @@ class Watching:
             else:
                 with TRACING.frame() as values:
                     result = self._run(collecting, *args, **kwargs)
-                found = Outcome.of(result, values, TRACING.collector.known).about
-                about = replace(about, loss=loss or found.loss, model=found.model)
-                self._models[id(fun)] = found.model
+                if self._called.loss is None:
+                    found = Outcome.of(result, values, TRACING.collector.known).about
+                    self._called = replace(self._called, loss=found.loss)
         except BaseException:
             self.steps.fail()
             raise
-        self._ends(about, step, result, values)
+        self._ends(step, result, values)
         return result
+
+    def _begin_gradient(self, of: tuple[Any, Callable[[Any], Any] | None], args: Any, kwargs: Any) -> OpenStep | None:
+        argnums, loss = of
+        at = argnums if isinstance(argnums, int) else argnums[0]
+        differentiated = args[at] if isinstance(argnums, int) else [args[each] for each in argnums]
+        model = TRACING.models.number_of(named_leaves(differentiated))
+        lineage = Lineage(model, lambda arguments: jax.tree_util.tree_leaves(arguments[0][at])[0])
+        about = About(frozenset((GRADIENT,)), loss, model=model, base=model, lineages=(lineage,))
+        return self._begin(about, None, args, kwargs)
 
     def updated(self, before: Any, after: Any) -> None:
         """The script has updated parameters outside of all jitted functions."""
@@ -404,9 +423,11 @@ class Watching:
             if _is_of_script(error):
                 self._raised = error
             return None  # else the call raises the same
-        if not seen:
+        trained, _ = TRACING.models.found_in((args, kwargs))
+        if not (seen or trained or watched.was_jitted or differentiates(found.jaxpr.jaxpr)):
             return NO_STEP  # a helper function: it is traced once, as without us
         function: Function = watched.known[1]
+        function.trains |= GRADIENT in seen
         twin = self._twin(watched, function)
         watched.known = (self, function, twin)
         if twin.ready(*args, **kwargs) and function.latest is not None:
@@ -429,6 +450,7 @@ class Watching:
 
     def _begin(self, about: About, twin: Twin | None, args: Any, kwargs: Any) -> OpenStep | None:
         """Returns the step whose values are collected in the call; None if none are."""
+        about = self._called = self._resolved(about, args, kwargs)
         part, does = self._part, about.does
         if GRADIENT not in does and UPDATE in does:  # the update of a step whose gradient was another call
             step = None if part is None else part.step
@@ -438,7 +460,6 @@ class Watching:
             self._close_part()
             if about.mode is Mode.TRAIN and self.port.resumption.open:
                 self.port.resumption.settle(updates_before((args, kwargs)), "optimizer")
-            self._number = self.port.clock.next_train_step
             step = self.steps.begin(about.mode, model=about.model)
             if GRADIENT in does and UPDATE not in does and self._waits_for_update:
                 self._part = PartialStep(about, step)
@@ -458,8 +479,21 @@ class Watching:
             self._apart = False
         return self._waits_for_update
 
-    def _end(self, about: About, step: OpenStep | None, result: Any, values: Values) -> None:
-        part = self._part
+    def _resolved(self, about: About, args: Any, kwargs: Any) -> About:
+        """With the model of this call, where there are equal ones."""
+        if len(about.lineages) != 1:
+            return about
+        find = TRACING.chains.trained if about.mode is Mode.TRAIN or UPDATE in about.does else TRACING.chains.evaluated
+        number = find(about.lineages[0], (args, kwargs))
+        if number == about.model:
+            return about
+        return about.of_equal.get(number) or about.of_equal.setdefault(number, replace(about, model=number))
+
+    def _end(self, step: OpenStep | None, result: Any, values: Values) -> None:
+        part, about = self._part, self._called
+        for lineage in about.lineages:
+            if lineage.returned is not None:
+                TRACING.chains.updated(lineage, about.model if len(about.lineages) == 1 else lineage.model, result)
         if GRADIENT not in about.does and UPDATE in about.does:
             if part is not None:
                 self._apart = True
@@ -479,6 +513,9 @@ class Watching:
             self._apart = True if self._apart is None else self._apart
             return
         self._apart = True
+        leaf = next(iter(jax.tree_util.tree_leaves(after)), None)
+        if leaf is not None and part.about.lineages:
+            TRACING.chains.moved(part.about.base, part.about.model, leaf)
         if part.step is not None:
             with TRACING.frame() as values:
                 TRACING.updated(before, after)
@@ -520,16 +557,36 @@ class Watching:
         if about.mode is Mode.EVAL and result is not None:
             numbers |= {name: take(result) for name, take in about.numbers.items()}
         train = about.mode is Mode.TRAIN
-        optimizer = TRACING.optimizer_of(about.model) if train else None
-        rate = None if optimizer is None else optimizer.rate(self._number)
-        updaters = {} if optimizer is None or step is None else {about.model: optimizer.updater(self._number)}
+        optimizer = TRACING.optimizer_of(about.base) if train else None
+        update = self._updates_of(about.model) if train else 0
+        rate = None if optimizer is None else optimizer.rate(update)
+        updaters = {} if optimizer is None or step is None else {about.model: optimizer.updater(update)}
         if step is not None and values:
             self._describe_programs()
             if train and about.model not in self._described:
-                self._describe(about.model)
+                self._describe(about)
             with self._arrays.owned():
-                self._delivery.save(step, values, TRACING.collector.known, updaters)
+                self._delivery.save(step, values, self._known_of(about, values), updaters)
         self.steps.end(numbers, rate=rate, model=about.model)
+
+    def _updates_of(self, model: int) -> int:
+        """How many updates a model had before this one; those before this process count for the first."""
+        if not self._updates_so_far:
+            self._updates_so_far[model] = self.port.clock.first_train_step
+        self._updates_so_far[model] += 1
+        return self._updates_so_far[model] - 1
+
+    @staticmethod
+    def _known_of(about: About, values: Values) -> Mapping[str, Collected]:
+        """What the values of a call are, in the order in which they are made."""
+        known = TRACING.collector.known
+        if about.model == about.base:
+            return known
+        return {
+            key: TRACING.models.renamed(key, what, about.model) if what.model == about.base else what
+            for key, what in known.items()
+            if key in values
+        }
 
     def _describe_programs(self) -> None:
         programs, self._programs = self._programs, []
@@ -537,11 +594,12 @@ class Watching:
             known = TRACING.collector.known
             self._delivery.traced(functools.partial(read, jaxpr, returned, known, model), model)
 
-    def _describe(self, model: int) -> None:
+    def _describe(self, about: About) -> None:
+        model = about.model
         self._described.add(model)
         records = self.port.records.current()
         records.add_fact(TRACING.models.description(model), "jax")
-        optimizer = TRACING.optimizer_of(model)
+        optimizer = TRACING.optimizer_of(about.base)
         if optimizer is not None:
             records.add_fact(optimizer.fact(TRACING.models.about(model)), "optax")
 
@@ -615,9 +673,10 @@ class Outcome:
 
     @classmethod
     def of(
-        cls, out: Any, values: Values, known: Mapping[str, Collected], returned: Mapping[str, Any] | None = None
-    ) -> Outcome:
-        """From a result and the values, and those that the twin returns where they are others."""
+        cls, out: Any, values: Values, known: Mapping[str, Collected], returned: Mapping[str, Any] | None = None,
+        lineages: tuple[Lineage, ...] = (),
+    ) -> Outcome:  # fmt: skip
+        """From a result and the values, those that the twin returns where they are others, and where parameters are."""
         leaves = jax.tree_util.tree_flatten_with_path(out)[0]
         parts = {key: known[key].part for key in values}
         does = frozenset(word for part, word in _WORDS if part in parts.values())
@@ -635,7 +694,8 @@ class Outcome:
         objectives = [values[key] for key, part in parts.items() if part is ValuePart.LOSS]
         steps = [loss.shape[0] for loss in objectives if UPDATE in does and loss.ndim == 1]
         loss = None if at is None else getter(out, at)
-        about = About(does, loss, model=min(models, default=0), steps=max(steps, default=1))
+        model = min(models, default=lineages[0].model if lineages else 0)
+        about = About(does, loss, model=model, steps=max(steps, default=1), lineages=lineages, base=model)
         return cls(out, about, scalars, mean)
 
     def completed(self, jaxpr: Any) -> Outcome:
