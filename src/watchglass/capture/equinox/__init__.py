@@ -72,12 +72,29 @@ def observed(original: Callable[..., Any], kind: ModuleKind) -> Callable[..., An
 
     @functools.wraps(original)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        averages = _averages(self, args) if TRACING.collects else (None, None)  # the state is used up then
         outputs = original(self, *args, **kwargs)
         if TRACING.traces:
             path = TRACING.path_of(self)
-            inputs = args[0] if len(args) == 1 else list(args)
             call = None if path is None else TracedModule(path, type(self).__name__, kind, unit_axis=0)
-            TRACING.called(call and TRACING.entered(call), inputs, outputs)
+            place = call and TRACING.entered(call)
+            TRACING.normalizes(place, *averages)
+            TRACING.called(place, _without_state(args), _without_state(outputs))
         return outputs
 
     return call
+
+
+def _without_state(found: Any) -> Any:
+    """What a layer takes or returns; a state cannot be read once it is used up."""
+    if not isinstance(found, tuple):
+        return found
+    left = [each for each in found if not isinstance(each, equinox.nn.State)]
+    return left[0] if len(left) == 1 else left
+
+
+def _averages(layer: Any, args: tuple[Any, ...]) -> tuple[Any, Any]:
+    """The moving averages of a layer, which it takes in a state besides its input."""
+    states = [each for each in args if isinstance(each, equinox.nn.State)]
+    index = getattr(layer, "ema_state_index", None) or getattr(layer, "state_index", None)
+    return states[0].get(index) if states and isinstance(index, equinox.nn.StateIndex) else (None, None)

@@ -62,11 +62,15 @@ def observed(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        averages = [each.get_value() for each in vars(self).values() if isinstance(each, nnx.BatchStat)]
         outputs = original(self, *args, **kwargs)
         if TRACING.traces:
             path = TRACING.path_of([each.get_value() for each in vars(self).values() if isinstance(each, nnx.Variable)])
             call = None if path is None else TracedModule(path, type(self).__name__, _kind(type(self)))
-            TRACING.called(call and TRACING.entered(call), _inputs(args), outputs)
+            place = call and TRACING.entered(call)
+            if len(averages) == 2:
+                TRACING.normalizes(place, *averages)
+            TRACING.called(place, _inputs(args), outputs)
         return outputs
 
     return call
@@ -83,6 +87,8 @@ def _intercept(following: Any, args: Any, kwargs: Any, context: Any) -> Any:
     )
     with TRACING.within(module.variables.get("params", {})):
         place = TRACING.entered(call)
+        averages = module.variables.get("batch_stats", {})
+        TRACING.normalizes(place, averages.get("mean"), averages.get("var"))
         outputs = following(*args, **kwargs)
         TRACING.called(place, _inputs(args), outputs)
     return outputs

@@ -190,8 +190,7 @@ class PytreeModels:
 
 #: Parts whose names begin with that of their model.
 _NAMED = frozenset((
-    ValuePart.GRADIENT, ValuePart.BEFORE, ValuePart.AFTER, ValuePart.STATE, ValuePart.MOMENT, ValuePart.MEAN,
-    ValuePart.VARIANCE,
+    ValuePart.GRADIENT, ValuePart.BEFORE, ValuePart.AFTER, ValuePart.STATE, ValuePart.MOMENT,
 ))  # fmt: skip
 
 

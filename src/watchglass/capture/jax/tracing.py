@@ -242,6 +242,14 @@ class Tracing:
                 found[self.models.current] = Lineage(self.models.current, getter(arguments, index))
         return tuple(found.values())
 
+    def normalizes(self, place: Place | None, mean: Any, variance: Any) -> None:
+        """A module is called that has these moving averages, as the last update has left them."""
+        if place is None or not self.collects:
+            return
+        for part, value in ((ValuePart.MEAN, mean), (ValuePart.VARIANCE, variance)):
+            if hasattr(value, "shape"):
+                self.add(part, "", value, place=place, model=place.model or 0)
+
     def called(self, place: Place | None, inputs: Any, outputs: Any) -> None:
         """A module was called; None for one whose place is unknown."""
         if not self.sees(MODULE) or place is None or self._foreign:

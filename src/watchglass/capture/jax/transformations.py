@@ -136,6 +136,8 @@ def scan(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _averaged(what: Collected, value: Any) -> Any:
+    if what.part in (ValuePart.MEAN, ValuePart.VARIANCE):
+        return value[0]  # the same in all samples
     return value.mean(axis=0) if what.part in _AVERAGED else value
 
 

@@ -561,6 +561,9 @@ class Watching:
         update = self._updates_of(about.model) if train else 0
         rate = None if optimizer is None else optimizer.rate(update)
         updaters = {} if optimizer is None or step is None else {about.model: optimizer.updater(update)}
+        if train and not update and values:
+            # The averages that a first step gets are initial ones.
+            values = {key: value for key, value in values.items() if TRACING.collector.known[key].part not in _AVERAGES}
         if step is not None and values:
             self._describe_programs()
             if train and about.model not in self._described:
@@ -636,19 +639,24 @@ def _number_at(array: Any, index: int) -> float:
 
 
 #: Packages whose frames are no code of the script.
-_BETWEEN = frozenset(("jax", "jaxlib", "watchglass", "contextlib", "functools"))
+_BETWEEN = frozenset(("jax", "jaxlib", "optax", "flax", "equinox", "contextlib", "functools"))
 
 
 def _is_of_script(error: Exception) -> bool:
-    """Whether an exception was raised in, or below, code of the script."""
-    frames = (str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__))
-    return any(name.partition(".")[0] not in _BETWEEN for name in frames)
+    """Whether code of the script has raised an exception, and no function that watchglass has put around another."""
+    found = False
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        package = str(frame.f_globals.get("__name__")).partition(".")[0]
+        if package not in _BETWEEN:
+            found = package != "watchglass"
+    return found
 
 
 def _copied(leaf: Any) -> Any:
     return leaf.copy() if isinstance(leaf, jax.Array) else leaf
 
 
+_AVERAGES = frozenset((ValuePart.MEAN, ValuePart.VARIANCE))
 _LOSSES = frozenset(("loss", "loss_value", "train_loss", "val_loss", "eval_loss"))
 _WORDS = (
     (ValuePart.LOSS, GRADIENT), (ValuePart.AFTER, UPDATE), (ValuePart.METRIC, LOSS), (ValuePart.OUTPUT, MODULE),
