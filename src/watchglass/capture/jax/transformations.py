@@ -50,7 +50,10 @@ def _differentiating(
             if TRACING.sees(GRADIENT):
                 return collecting(*args, **kwargs)
             watching = TRACING.watching
-            if watching is None or TRACING.busy or watching.port.guard.passing or traced(args, kwargs):
+            if watching is None or TRACING.busy or watching.port.guard.passing:
+                return plain(*args, **kwargs)
+            if traced(args, kwargs):
+                watching.hides(fun)
                 return plain(*args, **kwargs)
             loss = (_loss_before_aux if has_aux else _loss_alone) if valued else None
             return watching.gradient((argnums, loss), plain, collecting, args, kwargs)

@@ -222,7 +222,9 @@ class Watching:
         #: Programs of twins that were traced since the last step, what they return, and numbers of models.
         self._programs: list[tuple[Any, Any, int]] = []
         self._described: set[int] = set()
+        # Names of what is not recorded, each of which is reported once.
         self._lost: set[str] = set()
+        self._hidden: set[str] = set()
         # What the script's function has raised as it was traced ahead of its call, for that call to raise.
         self._raised: Exception | None = None
         guarded = port.guarded
@@ -438,6 +440,18 @@ class Watching:
             return NO_STEP
         about = Outcome.of(found.out_info, {}, {}).completed(None).about
         return replace(about, does=frozenset(seen) | _whole(seen))
+
+    def hides(self, fun: Any) -> None:
+        """A gradient is traced in no function that is watched: no step is recorded where all gradients are such."""
+        name = str(getattr(fun, "__qualname__", "a function"))
+        if self._runs and name not in self._hidden:
+            self._hidden.add(name)
+            reason = (
+                f"the gradient of {name} is computed in a function that was jitted before watchglass was there or "
+                "compiled ahead of time (lower().compile()), or in pmap or a loop of JAX outside of jax.jit; make each "
+                "step by one call of what jax.jit, or watchglass.jax.jit, returns"
+            )
+            self.port.guard.call(self.port.add_fact, facts.HiddenSteps((name,)), reason)
 
     def _report_hidden(self, name: str) -> None:
         reason = (
