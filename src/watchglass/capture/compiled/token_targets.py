@@ -120,6 +120,8 @@ def _of_loss(
 ) -> Callable[[], facts.ComparedLabels | None] | None:
     if not (loss_kind(call.function).of_classes and call.by_class and "int" in str(labels.dtype)):
         return None
+    if len(predictions.shape) != 2:  # the micro-batches of a scan, one after another
+        return None
     total, classes = tuple(predictions.shape)
     shape = next((shape for shape, _ in embedded if math.prod(shape) == total), None)
     # Where predictions are fewer than tokens, it does not show which ones are left out. A softmax over as many classes
