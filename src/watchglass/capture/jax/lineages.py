@@ -19,7 +19,7 @@ from watchglass.capture.jax.models import PytreeModels
 _MOST = 16
 
 
-class Lineage(NamedTuple):
+class ModelLineage(NamedTuple):
     """Where a function takes and returns the parameters of a model.
 
     Attributes:
@@ -33,7 +33,7 @@ class Lineage(NamedTuple):
     returned: Callable[[Any], Any] | None = None
 
 
-class Lineages:
+class ModelLineages:
     """Follows the models of a process. For the training thread.
 
     Args:
@@ -47,7 +47,7 @@ class Lineages:
         self._strays: dict[int, Callable[[], Any]] = {}
         self._is_stray = False
 
-    def trained(self, lineage: Lineage, arguments: Any) -> int:
+    def trained(self, lineage: ModelLineage, arguments: Any) -> int:
         """The number of the model that a call trains."""
         leaf, base = _leaf(lineage.taken, arguments), lineage.model
         self._is_stray = False
@@ -78,13 +78,13 @@ class Lineages:
             (each for each in self._models.equal(base) if each in self._heads and self._heads[each]() is leaf), None
         )
 
-    def evaluated(self, lineage: Lineage, arguments: Any) -> int:
+    def evaluated(self, lineage: ModelLineage, arguments: Any) -> int:
         """The number of the model that a call evaluates."""
         leaf = _leaf(lineage.taken, arguments)
         found = None if leaf is None else self.known(lineage.model, leaf)
         return lineage.model if found is None else found
 
-    def updated(self, lineage: Lineage, number: int, result: Any) -> None:
+    def updated(self, lineage: ModelLineage, number: int, result: Any) -> None:
         """The call has returned, and has updated that model."""
         leaf = _leaf(lineage.returned, result)
         if leaf is not None:

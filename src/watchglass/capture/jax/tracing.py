@@ -18,7 +18,7 @@ except ImportError:  # before JAX 0.10 it was there for Flax
     get_opaque_trace_state = functools.partial(_state_for_flax, convention="flax")
 
 from watchglass.capture.compiled.collecting import Collected, Collector, ObservedLoss, Updater, ValuePart, Values
-from watchglass.capture.jax.lineages import Lineage, Lineages
+from watchglass.capture.jax.lineages import ModelLineage, ModelLineages
 from watchglass.capture.jax.models import PytreeModels, TracedModule
 from watchglass.capture.jax.trees import Leaf, dotted, getter, named_leaves
 from watchglass.capture.module_places import NOWHERE, Place
@@ -69,7 +69,7 @@ class Tracing:
     def reset(self) -> None:
         """Forget the models: another run is watched."""
         self.collector, self.models = Collector(), PytreeModels()
-        self.chains = Lineages(self.models)
+        self.chains = ModelLineages(self.models)
         self.seen: set[str] | None = None
         self.busy = False
         self.around: list[Callable[[], AbstractContextManager[Any]]] = []
@@ -223,23 +223,23 @@ class Tracing:
         """The place of a module that is called, None of another network; they are numbered as they are first called."""
         return None if self._foreign else self.models.module(call)
 
-    def lineages(self, arguments: Any, out: Any, values: Values) -> tuple[Lineage, ...]:
+    def lineages(self, arguments: Any, out: Any, values: Values) -> tuple[ModelLineage, ...]:
         """Where the function that is traced takes and returns the parameters of its models."""
         taken = {id(leaf): index for index, leaf in enumerate(jax.tree_util.tree_leaves(arguments))}
         given = {id(leaf): index for index, leaf in enumerate(jax.tree_util.tree_leaves(out))}
-        found: dict[int, Lineage] = {}
+        found: dict[int, ModelLineage] = {}
         for key, value in values.items():
             what = self.collector.known[key]
             if what.part is ValuePart.BEFORE and what.model not in found and id(value) in taken:
                 after = values.get(key.replace(ValuePart.BEFORE.value, ValuePart.AFTER.value, 1))
                 back = given.get(id(after))
-                found[what.model] = Lineage(
+                found[what.model] = ModelLineage(
                     what.model, getter(arguments, taken[id(value)]), None if back is None else getter(out, back)
                 )
         if not (found or self._trains):
             index = next((taken[leaf] for leaf in self._paths if leaf in taken), None)
             if index is not None:
-                found[self.models.current] = Lineage(self.models.current, getter(arguments, index))
+                found[self.models.current] = ModelLineage(self.models.current, getter(arguments, index))
         return tuple(found.values())
 
     def normalizes(self, place: Place | None, mean: Any, variance: Any) -> None:

@@ -27,7 +27,7 @@ from watchglass.capture.frameworks import FRAMEWORKS, member
 from watchglass.capture.jax.arrays import JaxArrays
 from watchglass.capture.jax.graph import read
 from watchglass.capture.jax.jitted import Watched
-from watchglass.capture.jax.lineages import Lineage
+from watchglass.capture.jax.lineages import ModelLineage
 from watchglass.capture.jax.profiler import JaxProfiler
 from watchglass.capture.jax.results import differentiates, follows_from
 from watchglass.capture.jax.tracing import GRADIENT, LOSS, MODULE, OPTIMIZER, TRACING, UPDATE, traced
@@ -64,7 +64,7 @@ class About:
     numbers: Getters = field(default_factory=dict)
     model: int = 0
     steps: int = 1
-    lineages: tuple[Lineage, ...] = ()
+    lineages: tuple[ModelLineage, ...] = ()
     base: int = 0
 
     @functools.cached_property
@@ -337,7 +337,7 @@ class Watching:
         at = argnums if isinstance(argnums, int) else argnums[0]
         differentiated = args[at] if isinstance(argnums, int) else [args[each] for each in argnums]
         model = TRACING.models.number_of(named_leaves(differentiated))
-        lineage = Lineage(model, lambda arguments: jax.tree_util.tree_leaves(arguments[0][at])[0])
+        lineage = ModelLineage(model, lambda arguments: jax.tree_util.tree_leaves(arguments[0][at])[0])
         about = About(frozenset((GRADIENT,)), loss, model=model, base=model, lineages=(lineage,))
         return self._begin(about, None, args, kwargs)
 
@@ -696,7 +696,7 @@ class Outcome:
     @classmethod
     def of(
         cls, out: Any, values: Values, known: Mapping[str, Collected], returned: Mapping[str, Any] | None = None,
-        lineages: tuple[Lineage, ...] = (),
+        lineages: tuple[ModelLineage, ...] = (),
     ) -> Outcome:  # fmt: skip
         """From a result and the values, those that the twin returns where they are others, and where parameters are."""
         leaves = jax.tree_util.tree_flatten_with_path(out)[0]
