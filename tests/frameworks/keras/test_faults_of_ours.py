@@ -50,7 +50,7 @@ def _raises(*args: Any) -> Any:
 
 
 PLACES = [
-    (models.KerasModel, "begins_step"), (functions.WatchedFunction, "twin"), (backends.TensorFlow, "taken"),
+    (models.KerasModel, "trains"), (functions.WatchedFunction, "twin"), (backends.TensorFlow, "taken"),
     (backends.Backend, "logs"),
 ]  # fmt: skip
 

@@ -29,7 +29,7 @@ class Curve(keras.Model):  # type: ignore[misc]  # Any for mypy
     def call(self, points: Any) -> Any:
         return self.head(self.hidden(points))
 
-    def compute_loss(self, x: Any = None, y: Any = None, y_pred: Any = None, **more: Any) -> Any:
+    def compute_loss(self, x: Any = None, y: Any = None, y_pred: Any = None, *args: Any, **kwargs: Any) -> Any:
         with tf.GradientTape() as tape:
             tape.watch(x)
             curve = self(x)
@@ -41,6 +41,9 @@ def _fit(run: Path | None, jit: bool) -> list[Any]:
     model = Curve()
     model.compile(optimizer=keras.optimizers.Adam(5e-3), jit_compile=jit)
     points = np.linspace(0, 3, 40, dtype="float32")[:, None]
+    # A call that makes variables cannot be repeated, so the first one would be that of the twin alone.
+    model(points)
+    model.optimizer.build(model.trainable_variables)
     hook = None if run is None else watchglass.watch(model, run=run, save_interval=3, strict=True, rules=None)
     losses = model.fit(points, np.zeros_like(points), batch_size=12, epochs=6, verbose=0).history["loss"]
     if hook is not None:
@@ -53,4 +56,4 @@ def test_the_training_keeps_its_bits(jit: bool, tmp_path: Path) -> None:
     assert _fit(tmp_path / "run", jit) == _fit(None, jit)
     run = watchglass.open_run(tmp_path / "run")
     assert run.steps() == list(range(24))
-    assert run.tensor("gradient/head.kernel").steps() == list(range(0, 24, 3))
+    assert run.tensor("gradient/dense_1.kernel").steps() == list(range(0, 24, 3))

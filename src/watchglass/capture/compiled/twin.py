@@ -26,6 +26,9 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 class Repetition(ABC):
     """How a function is called twice with the same arguments: first its twin, then itself."""
 
+    #: Whether both run at each captured call: XLA fuses a whole function, and may round otherwise at some calls alone.
+    always: bool = False
+
     @abstractmethod
     def is_possible(self) -> bool:
         """Whether the function does nothing that counts twice, such as to print; asked again once it was traced."""
@@ -54,8 +57,8 @@ class Twin:
 
     A compiler may fuse operations in another way where more of their results are wanted, and then rounds otherwise. So
     at the first captured calls both run, and the training goes on with what the function itself has made. If the two
-    differ once, in a single bit, both run at each captured call. Of a function that cannot be called twice, only the
-    twin runs.
+    differ once, in a single bit, or XLA compiles the whole function, both run at each captured call. Of a function that
+    cannot be called twice, only the twin runs.
 
     Args:
         port: Gets the fact that it cannot be traced.
@@ -104,7 +107,8 @@ class Twin:
             kwargs: Those by name.
         """
         repetition = self._repetition
-        if repetition is None or self._equal >= _COMPARED or not repetition.is_possible():
+        enough = self._equal >= _COMPARED and not (repetition is not None and repetition.always)
+        if repetition is None or enough or not repetition.is_possible():
             return self._run(*args, **kwargs)
         guarded = self._port.guard.call  # may return None
         prepared = guarded(_prepared, repetition, args, kwargs)
@@ -124,7 +128,7 @@ class Twin:
         with self._port.guard.suspended():
             repetition.restore(before)
         result = plain(*for_itself[0], **for_itself[1])
-        if self._equal >= 0 and not raised:
+        if self._equal >= 0 and not (raised or repetition.always):
             equal = guarded(repetition.are_equal, (other, by_twin), (result, guarded(repetition.state)))
             self._equal = self._equal + 1 if equal else -1
         return result, values

@@ -45,6 +45,7 @@ class TensorFlowRepetition(StepRepetition, ChangedVariables):
         self._tensorflow = sys.modules["tensorflow"]
         self._model: Callable[[], Any] = weakref.ref(model)
         super().__init__(member(FRAMEWORKS["tensorflow"].arrays), self._of_model)
+        self.always = bool(model.jit_compile)
 
     def _of_model(self) -> list[Any]:
         model, held = self._model(), {}

@@ -111,6 +111,7 @@ def look(
         held = tuple(map(weakref.ref, concrete.graph.variables))
         variables = lambda: [variable for each in held if (variable := each()) is not None]  # noqa: E731
         repetition = ChangedVariables(TensorFlowArrays(), variables)
+        repetition.always = compiled
         repetition.runs_once = about.seeded or doings.replicated or has_effects(concrete.graph)
         arrays = TensorFlowArrays()
         # The twin of a seeded function runs at all calls, so that it is to round as the function does.
