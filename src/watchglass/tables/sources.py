@@ -51,6 +51,9 @@ class LiveBatch:
         problem: Called where the frame is invalid; it then has no rows.
     """
 
+    #: What is dropped with it. Names of the module are gone as the process ends.
+    _columns = (*_KEYS, *STATISTIC_FIELDS, "rows", "histograms")
+
     def __init__(self, frame: Frame, payloads: Payloads, problem: OnProblem) -> None:
         self.frame = frame
         self._token = new_token()
@@ -60,7 +63,7 @@ class LiveBatch:
         self._has_histograms = False
 
     def __del__(self) -> None:
-        self._payloads.decoded.drop(self._token, (*_KEYS, *STATISTIC_FIELDS, "rows", "histograms"))
+        self._payloads.decoded.drop(self._token, self._columns)
         self._payloads.drop(self.frame)
 
     @property

@@ -236,7 +236,7 @@ def _inside(each: TraceSlice, span: tuple[int, int]) -> bool:
 
 
 def _slices(process: int, slices: Sequence[TraceSlice], span: tuple[int, int]) -> Iterator[_Event]:
-    """Slices of PyTorch's profiler, a row for each thread and stream; of too many the longest."""
+    """Slices of the framework's profiler, a row for each thread and stream; of too many the longest."""
     shown = [each for each in slices if _inside(each, span)]
     if len(shown) > _MOST_SLICES:
         least_ns = sorted((each.length_ns for each in shown), reverse=True)[_MOST_SLICES]
@@ -245,7 +245,7 @@ def _slices(process: int, slices: Sequence[TraceSlice], span: tuple[int, int]) -
     for each in shown:
         if each.place not in rows:
             rows[each.place] = _PROFILED + 1 + len(rows)
-            yield _named("thread_name", process, rows[each.place], f"torch.profiler {each.place}")
+            yield _named("thread_name", process, rows[each.place], f"profiler {each.place}")
         begin = each.begin_ns - span[0]
         yield _slice(each.name, each.category, process, rows[each.place], begin, begin + each.length_ns, {})
 

@@ -139,7 +139,7 @@ def test_the_kept_trace_of_a_window_is_in_the_process_of_its_rank_at_its_time(tm
     assert linear["pid"] == step["pid"]
     assert linear["ts"] == pytest.approx(step["ts"] + 10, abs=0.01)
     rows = {each["tid"]: each["args"]["name"] for each in events if each["name"] == "thread_name"}
-    assert rows[linear["tid"]] == "torch.profiler 7 1"
+    assert rows[linear["tid"]] == "profiler 7 1"
     assert len({each["tid"] for each in events if each["name"] in ("gemm", "aten::linear")}) == 2
 
 
