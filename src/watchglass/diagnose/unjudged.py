@@ -55,10 +55,9 @@ def why_unjudged(
     unstepped = _unstepped(run)
     if unstepped is not None and unstepped.backwards >= steps:  # most of the loop was not understood
         return f"backward ran {_times(unstepped.backwards)} and {unstepped.reason}"
+    if steps < _FEWEST_STEPS and (hidden := run.facts(facts.HiddenSteps.KIND)):
+        return hidden[-1].source
     if not steps:
-        hidden = run.facts(facts.HiddenSteps.KIND)
-        if hidden:
-            return hidden[-1].source
         return f"no training step was recorded{_seen(sighting_of(run))}"
     if steps < _FEWEST_STEPS:
         return "only one training step was recorded, too few to judge the run"

@@ -45,6 +45,14 @@ def test_loops_without_steps(run_path: Path, steps: int, backwards: int, why: st
     assert why_unjudged(open_run(run_of(run_path, steps, backwards)), statuses(0, 9)) == why
 
 
+@pytest.mark.parametrize("steps", [0, 1])
+def test_steps_inside_one_function_explain_why_so_few_were_seen(run_path: Path, steps: int) -> None:
+    reason = "the function train makes several steps in a loop of its own"
+    facts_of_run = [facts.HiddenSteps(("train",)).to_fact(reason)]
+    build_run(run_path, [Step(scalars={"loss": 1.0})] * steps, facts=facts_of_run)
+    assert why_unjudged(open_run(run_path), statuses(0, 9)) == reason
+
+
 @pytest.mark.parametrize(
     ("sighting", "why"),
     [
