@@ -353,7 +353,7 @@ def test_the_training_thread_writes_no_trace_between_two_steps(tmp_path: Path, m
 
 
 def test_traces_are_kept_up_to_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("watchglass.capture.pytorch.profiling.operator_windows._MOST_KEPT_BYTES", 100)
+    monkeypatch.setattr("watchglass.capture.profiling.kept_traces._MOST_KEPT_BYTES", 100)
     train(tmp_path / "run", "10:12", keep_traces=True)
     run = open_run(tmp_path / "run")
     (window,) = run.operators()

@@ -77,7 +77,8 @@ class SteadySteps:
         if not (model or pending.saves_late) and pending.carried.is_empty:
             self._recorder.put_row(row)
             return
-        step = SteadyRow._make(row).opened(pending.take(), self._series[model])
+        ids = self._series.get(model, (0, 0))  # one without numbers may come before any began
+        step = SteadyRow._make(row).opened(pending.take(), ids)
         step.model = model
         pending.put_late()
         if pending.saves_late:
