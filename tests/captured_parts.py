@@ -14,6 +14,7 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.optim import Optimizer
 
 from watchglass.capture import Hook, Port
+from watchglass.capture.arrays import Arrays, arrays_of
 from watchglass.capture.pytorch.events import Events, ForwardCall, LossCall, ModuleCall, Update
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.saving.saving import Item
@@ -28,6 +29,9 @@ class Recording:
     port: Port
     tensors: dict[str, list[Tensor]] = field(default_factory=dict)
     items: dict[str, tuple[Role, Item]] = field(default_factory=dict)
+
+    def arrays_of(self, tensor: Tensor) -> Arrays:
+        return arrays_of(tensor)
 
     def save(self, records: CapturedRecords, role: Role, item: Item) -> int | None:
         saved = self.save_all(records, role, (item,))

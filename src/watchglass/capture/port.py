@@ -77,6 +77,7 @@ class Port:
         resumption: The first step of this process.
         alternating: Models and optimizers that take turns.
         changes: What was committed for this process and is not applied yet.
+        windows: Windows of steps that its loops profile at present.
         phases: The phases of steps, of all sources; None until there is one, or where phases are not recorded.
         phase_clock: Monotonic clock of steps whose phases are recorded, and of their pauses and modules, in
             nanoseconds.
@@ -100,6 +101,7 @@ class Port:
         self.advice = Advice()
         self.rank: Callable[[], int | None] = environment.group_rank
         self.phases: StepPhases | None = None
+        self.windows: list[Any] = []
         self.phase_clock: Callable[[], int] = monotonic_ns
         self.on_start: list[Callable[[int], None]] = []
         self.on_look: list[Callable[[], None]] = []

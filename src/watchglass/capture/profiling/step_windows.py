@@ -26,8 +26,6 @@ from watchglass.records import COMPARED_STEPS
 _changing = threading.RLock()
 #: The windows of all hooks.
 _all: weakref.WeakSet[StepWindows] = weakref.WeakSet()
-#: Those that the loops of each hook have at present.
-_of_ports: weakref.WeakKeyDictionary[Port, list[StepWindows]] = weakref.WeakKeyDictionary()
 
 
 class StepBoundaries(ABC):
@@ -290,11 +288,12 @@ class StepWindows:
 
 def profile_windows(port: Port, profilers: Iterable[WindowProfiler], boundaries: StepBoundaries) -> None:
     """Profile windows of the steps of a loop. Of several loops in a process, that which trains first has them."""
-    before = _of_ports.setdefault(port, [])
+    before: list[StepWindows] = port.windows
     if any(each.used for each in before):
         return
     given = [window for each in before for window in each.give_way()]
-    windows = _of_ports[port] = []
+    windows: list[StepWindows] = []
+    port.windows = windows
     for profiler in profilers:
         windows.append(StepWindows(port, profiler, boundaries, windows))
         windows[-1].take_over(given)
