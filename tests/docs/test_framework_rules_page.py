@@ -54,6 +54,6 @@ def test_rules_and_facts_exist(page: str) -> None:
 @pytest.mark.parametrize("name", tool.COLUMNS)
 def test_a_column_is_what_the_framework_feeds_now(page: str, name: str) -> None:
     column = tool.COLUMNS[name]
-    for each in column.needs:
-        pytest.importorskip(each, reason=f"the rules that {name} feeds are seen only with {each}")
+    if not column.installed:  # its own process imports it
+        pytest.skip(f"the rules that {name} feeds are seen only with {' and '.join(column.needs)}")
     assert tool.column_now(name) == tool.read(page)[name], CURE
