@@ -67,6 +67,7 @@ if TYPE_CHECKING:
         ModuleOperator as ModuleOperator,
         OperatorTotals as OperatorTotals,
         OperatorWindow as OperatorWindow,
+        summed_operators as summed_operators,
     )
     from watchglass.records.plurals import count as count, in_percent as in_percent, rounded as rounded
     from watchglass.records.rows import (

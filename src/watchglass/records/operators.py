@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -34,6 +36,26 @@ class OperatorTotals(InColumns):
     self_memory_bytes: int = 0
     self_device_memory_bytes: int = 0
     on_device: bool = False
+
+
+def summed_operators(parts: Iterable[tuple[str, bool, int, int, int]]) -> tuple[OperatorTotals, ...]:
+    """Sums by name and place, those of the most own time first.
+
+    Args:
+        parts: The name, whether it ran on a device, the number of calls, and nanoseconds without and with the operators
+            that it calls.
+    """
+    sums: dict[tuple[str, bool], list[int]] = defaultdict(lambda: [0, 0, 0])
+    for name, on_device, *numbers in parts:
+        found = sums[name, on_device]
+        found[:] = map(sum, zip(found, numbers, strict=True))
+    rows = [
+        OperatorTotals(name, calls, 0.0, 0.0, own / 1e9, whole / 1e9, on_device=True)
+        if on_device
+        else OperatorTotals(name, calls, own / 1e9, whole / 1e9)
+        for (name, on_device), (calls, own, whole) in sums.items()
+    ]
+    return tuple(sorted(rows, key=lambda row: (-max(row.self_cpu_s, row.self_device_s), row.name)))
 
 
 class ModuleOperator(InColumns):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from watchglass.config import read_regular
 from watchglass.errors import DamagedDataError, InvalidValueError, MissingFileError, StoreError
-from watchglass.records import OperatorTotals
+from watchglass.records import OperatorTotals, summed_operators
 from watchglass.store import Charges, layout
 
 if TYPE_CHECKING:
@@ -58,20 +58,11 @@ class TorchTrace:
 
     def operators(self) -> tuple[OperatorTotals, ...]:
         """Sums by name, those of the most own time first: of the host, and of kernels with ``on_device``."""
-        sums: dict[tuple[str, bool], list[int]] = defaultdict(lambda: [0, 0, 0])
-        for each, own_ns, outermost, called in _nested(self.slices):
-            if each.category in _SUMMED:
-                found = sums[each.name, each.category in _DEVICE]
-                found[0] += called
-                found[1] += own_ns
-                found[2] += each.length_ns if outermost else 0
-        rows = [
-            OperatorTotals(name, calls, 0.0, 0.0, own / 1e9, whole / 1e9, on_device=True)
-            if device
-            else OperatorTotals(name, calls, own / 1e9, whole / 1e9)
-            for (name, device), (calls, own, whole) in sums.items()
-        ]
-        return tuple(sorted(rows, key=lambda row: (-max(row.self_cpu_s, row.self_device_s), row.name)))
+        return summed_operators(
+            (each.name, each.category in _DEVICE, called, own_ns, each.length_ns if outermost else 0)
+            for each, own_ns, outermost, called in _nested(self.slices)
+            if each.category in _SUMMED
+        )
 
 
 def read_torch_trace(path: str | Path) -> TorchTrace:

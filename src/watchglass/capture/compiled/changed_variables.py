@@ -36,7 +36,7 @@ class ChangedVariables(Repetition):
     def __init__(self, arrays: Arrays, variables: Callable[[], Iterable[Any]]) -> None:
         self._arrays, self._variables = arrays, variables
         self.runs_once = False  #: Whether it cannot run twice.
-        # The state that was read last, as long as somebody has it: an update copies a variable whose values are held.
+        # A weak reference to the latest state: TensorFlow copies a variable at an update while its values are held.
         self._latest: Callable[[], VariableState | None] = lambda: None
 
     def traced(self, graph: Any) -> None:

@@ -7,13 +7,12 @@ not needed are passed over, so that further ones do no harm.
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from watchglass.records import OperatorTotals
+from watchglass.records import OperatorTotals, summed_operators
 
 #: Lines of a device that sum up what others have call by call.
 _SUMS = frozenset(("Steps", "XLA Modules", "XLA TraceMe", "Framework Name Scope", "Framework Ops", "Source code"))
@@ -54,22 +53,13 @@ class XSpace:
     lines: tuple[ProfiledLine, ...]
     begin_ns: int  #: Wall time of its begin in nanoseconds since 1970; 0 if it is not stated.
 
-    def operators(self) -> list[OperatorTotals]:
+    def operators(self) -> tuple[OperatorTotals, ...]:
         """Sums of each operator, those of the most own time first: of the host, and of devices with ``on_device``."""
-        sums: dict[tuple[str, bool], list[int]] = defaultdict(lambda: [0, 0, 0])
-        for line in self.lines:
-            for call, own_ns, outermost in _own_times(call for call in line.calls if call.operator):
-                found = sums[call.operator, line.on_device]
-                found[0] += 1
-                found[1] += own_ns
-                found[2] += call.length_ns if outermost else 0
-        rows = [
-            OperatorTotals(name, calls, 0.0, 0.0, own / 1e9, whole / 1e9, on_device=True)
-            if device
-            else OperatorTotals(name, calls, own / 1e9, whole / 1e9)
-            for (name, device), (calls, own, whole) in sums.items()
-        ]
-        return sorted(rows, key=lambda row: (-max(row.self_cpu_s, row.self_device_s), row.name))
+        return summed_operators(
+            (call.operator, line.on_device, 1, own_ns, call.length_ns if outermost else 0)
+            for line in self.lines
+            for call, own_ns, outermost in _own_times(call for call in line.calls if call.operator)
+        )
 
     def write_trace(self, file: Path) -> None:
         """Write all calls into a file in Chrome's format, with wall times."""

@@ -15,7 +15,7 @@ import jax
 
 from watchglass.capture.jax.models import PytreeModels
 
-#: Equal models that are told apart at most: a script may keep the parameters of each trial of a search.
+#: Maximum number of models of equal structure: a script may keep the parameters of each trial of a search.
 _MOST = 16
 
 

@@ -295,7 +295,7 @@ class Tracing:
         return all(id(leaf) in self._arguments or not isinstance(leaf, jax.core.Tracer) for leaf in leaves)
 
     def _number_of(self, rows: list[Leaf]) -> int:
-        """The number of a model with these parameters: equal ones are told apart by where the arguments have them."""
+        """The number of the model with these parameters; argument positions separate models of equal structure."""
         base = self.models.number_of(rows)
         path, leaf = rows[0] if rows else ((), None)
         at = self._arguments.get(id(leaf))

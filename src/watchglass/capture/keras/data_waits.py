@@ -20,7 +20,7 @@ _AFTER = ("on_epoch_end", "on_test_end", "on_predict_end")
 class BatchWaits:
     """Marks that Keras waits for data from the callbacks after a batch up to those before the next one.
 
-    On TensorFlow Keras reads a data set inside its compiled functions, where no wait can be told from the computation.
+    On TensorFlow, Keras reads a data set inside its compiled functions, so waiting and computing cannot be separated.
 
     Args:
         port: Undoes it.

@@ -120,7 +120,7 @@ class StepWindows:
         return taken
 
     def _await(self, windows: Iterable[DueWindow]) -> None:
-        """Listen for the windows to come. Not where a boundary is told."""
+        """Listen for step boundaries while windows are due. Not to be called from a boundary callback."""
         with _changing:
             self._due = sorted(windows, key=lambda window: (window.range.timed, window.range.start))
         self._undo()

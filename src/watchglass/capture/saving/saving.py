@@ -170,7 +170,7 @@ class Saving:
                 shape = arrays.describe(value if item.whole is None else item.whole).shape
                 records.add_fact(facts.TensorShape(item.name, shape), "capture")
             if (keep.raw or keep.reductions) and isinstance(value, OwnArray):
-                # The run was configured anew after its steps were compiled.
+                # The step was compiled before the configuration asked for these values.
                 self._unread(item, NoValuesError("as its compiled step returns its statistics alone"))
             elif (keep.raw or keep.reductions) and item.whole is None:
                 value = value if before is None else value - before

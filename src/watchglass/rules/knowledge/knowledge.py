@@ -232,7 +232,7 @@ class Knowledge:
             known: Values by placeholder. If they suffice for a template, it replaces the first sentence, which has the
                 same advice without them.
             already: What of :data:`ALREADY` the script does: sentences that advise it are left out.
-            framework: Whose words they have; PyTorch's for one without words of its own.
+            framework: The framework whose function names the sentences use; PyTorch's if there are none for it.
         """
         unless = self.unless.get(cause, {})
         first, *others = self.cause(cause).what_to_try or ("",)
