@@ -179,6 +179,48 @@ def gan(training: Training, steps: int, *, compiled: bool) -> None:
     training.variables = [each.value for each in makes.variables + judges.variables]
 
 
+def networks_in_turn(training: Training, steps: int) -> None:
+    """The two models of a GAN, each updated by a function of its own, whose losses go into metrics."""
+    import keras
+
+    keras.utils.set_random_seed(0)
+    dense = keras.layers.Dense
+    makes = keras.Sequential([keras.Input((8,)), dense(16, activation="relu"), dense(12)])
+    judges = keras.Sequential([keras.Input((12,)), dense(16, activation="relu"), dense(1)])
+    loss_of = keras.losses.BinaryCrossentropy(from_logits=True)
+    means = keras.metrics.Mean(), keras.metrics.Mean()
+    optimizers = keras.optimizers.SGD(0.05), keras.optimizers.SGD(0.01)
+
+    def update(number: int, tape: Any, loss: Any) -> None:
+        variables = (judges, makes)[number].trainable_variables
+        optimizers[number].apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        means[number](loss)
+
+    @tf.function
+    def judge(real: Any, noise: Any) -> None:
+        with tf.GradientTape() as tape:
+            outputs = judges(real, training=True), judges(makes(noise, training=True), training=True)
+            loss = loss_of(tf.ones_like(outputs[0]), outputs[0]) + loss_of(tf.zeros_like(outputs[1]), outputs[1])
+        update(0, tape, loss)
+
+    @tf.function
+    def make(noise: Any) -> None:
+        with tf.GradientTape() as tape:
+            output = judges(makes(noise, training=True), training=True)
+            loss = loss_of(tf.ones_like(output), output)
+        update(1, tape, loss)
+
+    random = tf.random.Generator.from_seed(3)
+    for inputs, _ in batches(steps):
+        for mean in means:
+            mean.reset_state()
+        noise = random.normal((32, 8))
+        judge(inputs, noise)
+        make(noise)
+        training.losses += [float(mean.result()) for mean in means]
+    training.variables = [each.value for each in makes.variables + judges.variables]
+
+
 def micro_batches(training: Training, steps: int, *, compiled: bool) -> None:
     """Two batches for each update, in functions of their own."""
     import keras

@@ -82,6 +82,23 @@ def test_watched_and_bare_training_are_equal(
         assert run.tensor(f"{prefix}{weight}").steps() == due, prefix
 
 
+def test_two_functions_that_take_turns_train_a_model_each(trainings: Any, tmp_path: Path) -> None:
+    expected = trainings.bare(trainings.networks_in_turn, STEPS)
+    found, run = trainings.watched(tmp_path / "run", trainings.networks_in_turn, STEPS, 3)
+    assert found.bits() == expected.bits()
+    for number, name in enumerate(("loss", "model_2/loss")):
+        steps, losses = run.scalars(name)
+        assert steps.tolist() == list(range(number, 2 * STEPS, 2))
+        assert losses.tolist() == expected.losses[number::2]
+    due = list(range(0, 2 * STEPS, 6))
+    for prefix in ("", "gradient/", "update/"):
+        assert run.tensor(f"{prefix}dense.kernel").steps() == due
+        assert run.tensor(f"{prefix}model_2.dense.kernel").steps() == [step + 1 for step in due]
+    judged = [each for each in run.facts() if each.kind == "output_sketch" and each.global_step % 2]
+    assert judged
+    assert {each.data["model"] for each in judged} == {1}
+
+
 def test_tensors_have_names_places_and_numbers(trainings: Any, tmp_path: Path) -> None:
     _, run = trainings.watched(tmp_path / "run", trainings.keras_model, 3, 1, autograph=True)
     infos = {info.name: info for info in run.worker().tables.catalog}

@@ -235,6 +235,18 @@ def test_values_of_inner_frames_reach_the_outer_one_with_their_meaning() -> None
     assert not collector.active
 
 
+def test_a_key_means_the_same_in_the_traces_of_all_functions() -> None:
+    collector = Collector()
+    whats = [Collected(ValuePart.LOSS, "loss", model=number) for number in (0, 1)]
+    traces = []
+    for what in (*whats, *whats):
+        with collector.frame() as values:
+            collector.add(what, 1.0)
+        traces.append(values)
+    assert traces[:2] == traces[2:]
+    assert [collector.known[key].model for values in traces for key in values] == [0, 1, 0, 1]
+
+
 class Computed:
     """What a call returned, and when that is there."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -128,12 +129,16 @@ class Collector:
     A frame belongs to one trace. A transformation inside a trace, such as a derivative, opens an inner frame,
     returns its values as further results, and the outer frame absorbs what these have become.
 
+    A key means the same in all traces: functions that are traced once are called in any order.
+
     Attributes:
         known: What the value of a key is, in all traces so far.
     """
 
     def __init__(self) -> None:
         self.known: dict[str, Collected] = {}
+        self._keys: dict[Collected, list[str]] = {}
+        self._alike: Counter[str] = Counter()
         self._frames: list[Values] = []
 
     @property
@@ -170,16 +175,26 @@ class Collector:
         finally:
             self._frames = frames
 
-    def add(self, what: Collected, value: Any) -> str:
-        """Add a value to the open frame; returns its key, which has a number if the frame has such a value already."""
-        path = what.place.path if what.parameter is None else ""
-        values, first = self._frames[-1], "/".join(filter(None, (what.part.value, path, what.name)))
-        key, number = first, 1
-        while key in values:
-            number += 1
-            key = f"{first}#{number}"
-        self.known[key] = what
+    def add(self, what: Collected, value: Any, values: Values | None = None) -> str:
+        """Add a value to these, by default to the open frame; returns its key.
+
+        Its key has a number if there is such a value already, or another meaning has the same name.
+        """
+        if values is None:
+            values = self._frames[-1]
+        keys = self._keys.setdefault(what, [])
+        key = next((each for each in keys if each not in values), None) or self._new_key(what)
         values[key] = value
+        return key
+
+    def _new_key(self, what: Collected) -> str:
+        path = what.place.path if what.parameter is None else ""
+        key = "/".join(filter(None, (what.part.value, path, what.name)))
+        self._alike[key] += 1
+        if self._alike[key] > 1:
+            key = f"{key}#{self._alike[key]}"
+        self._keys[what].append(key)
+        self.known[key] = what
         return key
 
     def absorb(self, values: Mapping[str, Any]) -> None:

@@ -138,17 +138,19 @@ def _of_model(make: Callable[[], Any], model: int | None) -> Callable[[], Any]:
 
 def _calls(found: ByPart) -> list[_Judged]:
     """The calls of loss functions, in order."""
-    calls: dict[tuple[int, int], _Judged] = {}
+    calls: dict[tuple[int, ObservedLoss], _Judged] = {}
     for part in (ValuePart.PREDICTIONS, ValuePart.LABELS):
         for what, value in found.get(part, ()):
             if what.call is None:
                 continue
-            judged = calls.setdefault((what.model, what.call.number), _Judged(what.call, what.model))
+            judged = calls.setdefault((what.model, what.call), _Judged(what.call, what.model))
             if part is ValuePart.LABELS:
                 judged.labels = value
             elif judged.predictions is None:
                 judged.predictions = value
-    return [calls[key] for key in sorted(calls)]
+    # A step of several parts has the same call more than once, of other shapes.
+    by_number = {(judged.model, judged.call.number): judged for judged in calls.values()}
+    return [by_number[key] for key in sorted(by_number)]
 
 
 def _returned(found: ByPart) -> list[Any]:

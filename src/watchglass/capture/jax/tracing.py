@@ -212,7 +212,9 @@ class Tracing:
         rows = named_leaves(before)
         number = self._number_of(rows)
         places = self.models.parameters(number, rows)
-        have_before = f"{ValuePart.BEFORE.value}/{places[0].name}" in self.collector.open if places else True
+        whats = map(self.collector.known.__getitem__, self.collector.open)
+        held = {what.name for what in whats if what.part is ValuePart.BEFORE}
+        have_before = not places or places[0].name in held
         for place, (_, old), new in zip(places, rows, jax.tree_util.tree_leaves(after), strict=True):
             about = {"place": place.place, "parameter": place, "model": number}
             if not have_before:
@@ -228,11 +230,11 @@ class Tracing:
         taken = {id(leaf): index for index, leaf in enumerate(jax.tree_util.tree_leaves(arguments))}
         given = {id(leaf): index for index, leaf in enumerate(jax.tree_util.tree_leaves(out))}
         found: dict[int, ModelLineage] = {}
-        for key, value in values.items():
-            what = self.collector.known[key]
+        collected = [(self.collector.known[key], value) for key, value in values.items()]
+        after = {what.name: value for what, value in collected if what.part is ValuePart.AFTER}
+        for what, value in collected:
             if what.part is ValuePart.BEFORE and what.model not in found and id(value) in taken:
-                after = values.get(key.replace(ValuePart.BEFORE.value, ValuePart.AFTER.value, 1))
-                back = given.get(id(after))
+                back = given.get(id(after.get(what.name)))
                 found[what.model] = ModelLineage(
                     what.model, getter(arguments, taken[id(value)]), None if back is None else getter(out, back)
                 )

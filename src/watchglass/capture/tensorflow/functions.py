@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import tensorflow as tf
@@ -68,6 +69,11 @@ class FunctionAbout:
     def trains(self) -> bool:
         """Whether it takes gradients."""
         return bool(self.models)
+
+    @cached_property
+    def first(self) -> int:
+        """The number of the model that its steps count for."""
+        return min((model.number for model in self.models), default=0)
 
     @property
     def is_step(self) -> bool:

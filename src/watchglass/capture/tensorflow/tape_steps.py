@@ -99,7 +99,7 @@ class TapeSteps:
         self._hidden: set[str] = set()
         guarded = port.guarded
         self._opens, self._closes = guarded(self._open_train), guarded(self._close_train)
-        self._begins, self._passed = guarded(self.steps.begin), guarded(self._end_pass)
+        self._begins, self._passed = guarded(self._begin_train), guarded(self._end_pass)
         self._took, self._delivers = guarded(self._take), guarded(self._deliver)
         self._evaluated = guarded(self._end_evaluation)
         self.keras: Callable[[], None] = lambda: None
@@ -169,7 +169,7 @@ class TapeSteps:
                 self._leave()
             step = None
             if about.known_whole and self._open is None:
-                step = self._begins(Mode.TRAIN)
+                step = self._begins(about.first)
                 if step is None:
                     return self._pass(about, plain, args, kwargs)
             self._opens(about.models, step)
@@ -198,14 +198,13 @@ class TapeSteps:
 
     def _end_pass(self, about: FunctionAbout, result: Any, values: Values) -> None:
         found = losses_in(values, self.tracing.collector.known, ValuePart.LOSS) if values else {}
-        numbers, first = {}, about.models[0]
+        losses, rate = {}, None
         for model in about.models:
             at = about.losses[model.number]
-            losses = found.get(model.number) if at is None else [taken(result, at)]
-            if losses:
-                numbers[series_name("loss", model.number)] = _mean(losses)
-        rate = None if first.optimizer is None else self._rate(first, due=False)
-        self.steps.end(numbers, rate=rate, model=first.number)
+            losses[model.number] = found.get(model.number, []) if at is None else [taken(result, at)]
+            if model.number == about.first and model.optimizer is not None:
+                rate = self._rate(model, due=False)
+        self.steps.end(_numbers(losses, about.first), rate=rate, model=about.first)
 
     def _part(self, about: FunctionAbout, plain: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """A forward under a tape of an eager loop."""
@@ -408,13 +407,17 @@ class TapeSteps:
                 optimizer = next((model.optimizer for model in models if model.optimizer is not None), None)
                 if optimizer is not None:
                     self.port.resumption.settle(updates_before(optimizer), "iterations of the optimizer")
-            opened = self._open = OpenTapeStep(begun or self.steps.begin(Mode.TRAIN))
+            first = min((model.number for model in models), default=None)
+            opened = self._open = OpenTapeStep(begun or self._begin_train(first))
             if opened.step is not None:
                 self.tracing.look_at_plan()
                 opened.doings = self._frame.enter_context(self.tracing.eager())
         for model in models:
             self._describe(model)
         self._read_before(opened, models)
+
+    def _begin_train(self, model: int | None) -> OpenStep | None:
+        return self.steps.begin(Mode.TRAIN, model=model)
 
     def _read_before(self, opened: OpenTapeStep, models: Iterable[TrainedModel]) -> None:
         for model in models:
@@ -451,14 +454,13 @@ class TapeSteps:
         self._frame.close()
         if step is not None:
             self._deliver(opened, step)
-        numbers = {series_name("loss", number): _mean(losses) for number, losses in opened.losses.items() if losses}
         for model in opened.models.values():
             self._describe(model)
         first = min(opened.models, default=0)
-        self.steps.end(numbers, rate=opened.rates.get(first), model=first)
+        self.steps.end(_numbers(opened.losses, first), rate=opened.rates.get(first), model=first)
 
     def _deliver(self, opened: OpenTapeStep, step: OpenStep) -> None:
-        known, values = self.tracing.collector.known, Values()
+        known, add, values = self.tracing.collector.known, self.tracing.collector.add, Values()
         updaters = {}
         for found in opened.values:
             values |= found
@@ -468,8 +470,8 @@ class TapeSteps:
                 _, old = opened.before.get(place.name, (None, None))
                 if old is not None:
                     about = Collected(ValuePart.BEFORE, place.name, place.place, place, model.number)
-                    self._put(values, about, old)
-                    self._put(values, _as(about, ValuePart.AFTER), self._arrays.values(variable))
+                    add(about, old, values)
+                    add(_as(about, ValuePart.AFTER), self._arrays.values(variable), values)
             if scale not in (None, 1.0):
                 for key in [each for each in values if known[each].part is ValuePart.GRADIENT]:
                     if known[key].model == model.number:
@@ -480,25 +482,20 @@ class TapeSteps:
         self._save(step, values, updaters)
 
     def _put_states(self, values: Values, model: TrainedModel, rate: float | None, scale: float | None) -> None:
-        wants = self.port.plan.wants(Role.OPTIMIZER_STATE)
+        add, wants = self.tracing.collector.add, self.port.plan.wants(Role.OPTIMIZER_STATE)
         for slot, parameter, variable in states_of(model.optimizer, model):
             if wants:
                 about = Collected(ValuePart.STATE, f"{slot}/{parameter.name}", parameter.place, model=model.number)
-                self._put(values, about, self._arrays.values(variable))
+                add(about, self._arrays.values(variable), values)
             if slot == SECOND_MOMENT:
                 about = Collected(ValuePart.MOMENT, parameter.name, parameter.place, parameter, model.number)
-                self._put(values, about, self._arrays.values(variable))
+                add(about, self._arrays.values(variable), values)
         numbers = (
             (ValuePart.RATE, rate), (ValuePart.SCALE, scale), (ValuePart.UPDATES, updates_before(model.optimizer)),
         )  # fmt: skip
         for part, number in numbers:
             if number is not None:
-                self._put(values, Collected(part, f"{part.value}/{model.number}", model=model.number), float(number))
-
-    def _put(self, values: Values, about: Collected, value: Any) -> None:
-        key = f"{about.part.value}/{about.name}"
-        self.tracing.collector.known[key] = about
-        values[key] = value
+                add(Collected(part, f"{part.value}/{model.number}", model=model.number), float(number), values)
 
     def _save(self, step: OpenStep, values: Values, updaters: Mapping[int, Updater] | None = None) -> None:
         known = self.tracing.collector.known
@@ -529,6 +526,12 @@ class TapeSteps:
             since, rate = 0, rate_of(model.optimizer)
         self._rates[model.number] = since + 1, rate
         return rate
+
+
+def _numbers(losses: Mapping[int, list[Any]], first: int) -> dict[str, Any]:
+    """The losses of a step by name, without a prefix that of the model that the step counts for."""
+    names = {number: "loss" if number == first else series_name("loss", number) for number in losses}
+    return {names[number]: _mean(found) for number, found in losses.items() if found}
 
 
 def _mean(losses: list[Any]) -> Any:

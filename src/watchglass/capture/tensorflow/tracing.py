@@ -162,10 +162,13 @@ class GraphTracing:
 
     def close(self, doings: Doings, graph: Any, *, losses_only: bool = False) -> Values:
         """Collect the values of a graph, or those that are there for no graph; of the frame that is open."""
-        for number, losses in doings.losses(graph).items():
-            for _, loss in losses:
+        losses = doings.losses(graph)
+        for model, pairs in losses.items():
+            for _, loss in pairs:
                 if belongs(loss, graph):
-                    self._add(ValuePart.LOSS, "loss", loss, model=number)
+                    self._add(ValuePart.LOSS, "loss", loss, model=model)
+        # Which of several models a loss function is called for does not show.
+        about = {"model": next(iter(losses)) if len(losses) == 1 else 0}
         number = 0
         for arguments, result in doings.judged:
             if belongs(result, graph):
@@ -173,10 +176,10 @@ class GraphTracing:
             if arguments is not None and not losses_only and belongs(arguments.predictions, graph):
                 number += 1
                 suffix = f"_{number}" if number > 1 else ""
-                call = arguments.call
-                self._add(ValuePart.PREDICTIONS, f"prediction{suffix}", arguments.predictions, call=call)
+                more = {**about, "call": arguments.call}
+                self._add(ValuePart.PREDICTIONS, f"prediction{suffix}", arguments.predictions, **more)
                 if belongs(arguments.labels, graph) or (graph is None and not tf.is_tensor(arguments.labels)):
-                    self._add(ValuePart.LABELS, f"label{suffix}", arguments.labels, call=call)
+                    self._add(ValuePart.LABELS, f"label{suffix}", arguments.labels, **more)
         if not losses_only and self._plan is not None:
             self._close_gradients(doings, graph)
             self._close_modules(doings, graph)
