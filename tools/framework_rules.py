@@ -67,9 +67,8 @@ COLUMNS = {
     "PyTorch": Column("torch", "adapter_cases:PyTorchCase", ("torch", "xgboost")),
     "TensorFlow": Column("tensorflow", "tensorflow_training:TensorFlowCase", ("tensorflow",)),
     "JAX": Column("jax", "conformance.test_jax_adapter:JaxCase", ("jax", "optax"), {"JAX_PLATFORMS": "cpu"}),
-    "Keras": Column(
-        "keras", "conformance.test_keras_adapter:KerasCase", ("keras", "tensorflow"), {"KERAS_BACKEND": "tensorflow"}
-    ),
+    "Keras": Column("keras", "keras_training:KerasCase", ("keras", "tensorflow"), {"KERAS_BACKEND": "tensorflow"}),
+    "Keras on PyTorch": Column("keras", "keras_training:KerasCase", ("keras", "torch"), {"KERAS_BACKEND": "torch"}),
     "XGBoost": Column("xgboost", "adapter_cases:XGBoostCase", ("torch", "xgboost")),
 }
 

@@ -69,3 +69,9 @@ class JaxCase(AdapterCase):
 
 class TestJax(AdapterSuite):
     case = JaxCase
+
+    @pytest.fixture(autouse=True, scope="class")
+    @classmethod
+    def _equal_programs_are_compiled_once(cls, tmp_path_factory: pytest.TempPathFactory) -> None:
+        jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("compiled")))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)

@@ -89,6 +89,10 @@ class AdapterCase(ABC):
     def parameters(self) -> Mapping[str, NDArray[Any]]:
         """Copies of everything that the updates have changed."""
 
+    def again(self) -> AdapterCase:
+        """A case that starts again. One whose functions are slow to compile may keep them, and return itself."""
+        return type(self)()
+
 
 class AdapterSuite(ABC):
     """Conformance of an adapter. Derive and set :attr:`case`."""
@@ -281,7 +285,7 @@ class AdapterSuite(ABC):
         assert counting.calls, "the adapter calls no method of the hook"
         for number, (name, calls) in enumerate(counting.calls.items()):
             for call in {0, calls - 1}:
-                case = self.case()
+                case = case.again()
                 path = tmp_path / f"{number}-{call}"
                 with _warnings() as warned, self.hook(path, strict=False) as hook:
                     with _Breaking(hook, name, call) as breaking:

@@ -1,0 +1,26 @@
+"""The adapter of Keras on PyTorch passes the conformance suite, in a process of its own."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from watchglass.testing import AdapterSuite
+
+pytestmark = [
+    pytest.mark.own_process, pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning"),
+]  # fmt: skip
+
+
+class TestKeras(AdapterSuite):
+    @pytest.fixture(autouse=True, scope="class")
+    @classmethod
+    def _with_the_framework(cls) -> None:
+        os.environ.update(KERAS_BACKEND="torch", TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="")
+        pytest.importorskip("torch", reason="PyTorch is not installed")
+        pytest.importorskip("keras", reason="Keras is not installed")
+        from keras_training import KerasCase
+
+        cls.case = KerasCase
