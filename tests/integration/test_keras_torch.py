@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -107,3 +108,34 @@ class TestKeras(KerasSuite):
         names = watchglass.open_run(tmp_path / "run").tensor_names()
         assert "gradient/dense_1.kernel" in names
         assert "gradient/dense.kernel" not in names
+
+    @pytest.mark.filterwarnings("ignore")  # PyTorch's compiler warns of its own dependencies
+    def test_a_compiled_step_has_its_losses_recorded_alone(
+        self, keras: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        import torch
+
+        # Traced as ever; the machine code would take minutes to make.
+        monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+        inputs, labels = data(64)
+
+        def build() -> Model:
+            keras.utils.set_random_seed(0)
+            model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
+            model.compile("sgd", "mse", jit_compile=True)
+            return model
+
+        def train(model: Model) -> list[Any]:
+            losses = model.fit(inputs, labels, batch_size=16, epochs=2, verbose=0).history["loss"]
+            return [*losses, *(each.tobytes() for each in model.get_weights())]
+
+        bare, model = train(build()), build()
+        with watchglass.watch(model, run=tmp_path / "run", save_interval=1, strict=True):
+            watched = train(model)
+        assert watched == bare
+        run = watchglass.open_run(tmp_path / "run")
+        assert run.scalars("loss")[0].tolist() == list(range(8))
+        assert set(run.tensor_names()) == {"loss", "learning_rate", "logged/loss"}
+        said = [each for each in run.facts() if each.kind == "not_capturable"]
+        assert [each.data["modules"] for each in said] == [["Sequential.train_step"]]
+        assert "its compiler makes other numbers" in said[0].source
