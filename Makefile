@@ -20,6 +20,7 @@
 # make rule-pages  write docs/rules/, the page of each rule, and draw the figures that are missing (RULE_PAGES="--redraw NAME")
 # make framework-rules  write docs/frameworks/rules.md: which rules each framework feeds
 # make sampling  the cost of sampling system metrics (SAMPLING="--processes 32", or "--days 7" for a week's size)
+# make compiled  what watching adds to steps of Keras, TensorFlow and JAX, as installed (COMPILED="--seconds 5" for less)
 # make loading  what observing a data loader takes for each batch (LOADING="--workers 2")
 # make fleet   the cost of following many runs with one process (FLEET="--quick" for less)
 # make dashboard  what the dashboard takes for long runs and for many workers (DASHBOARD="--quick" for less)
@@ -32,6 +33,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 DEMO := runs/demo
 BENCH ?=
+COMPILED ?=
 GROWTH ?=
 LAUNCH ?=
 PEERS ?=
@@ -71,7 +73,7 @@ ALL_WORKERS := $(or $(WORKERS),$(shell echo $$(($(CORES) < 4 ? 2 * $(CORES) : 8)
 # the tests: where another one takes its place, pytest-xdist 3.8 can wait for ever for files that it had finished.
 RUN_TESTS = $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
-.PHONY: demo test test-all test-frameworks bare programs lint format check bench loading launch growth gpu peers scale fuzz store rules zoo slow-zoo fleet dashboard rule-pages framework-rules clean help setup-example setup-dev setup-frameworks
+.PHONY: demo test test-all test-frameworks bare programs lint format check bench compiled loading launch growth gpu peers scale fuzz store rules zoo slow-zoo fleet dashboard rule-pages framework-rules clean help setup-example setup-dev setup-frameworks
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -112,6 +114,9 @@ check: lint test-all
 
 bench: setup-dev
 	$(BIN)/python benchmarks/overhead.py $(BENCH)
+
+compiled: setup-dev
+	$(BIN)/python benchmarks/compiled_steps.py $(COMPILED)
 
 launch: setup-dev
 	$(BIN)/python benchmarks/launching.py $(LAUNCH)

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import torch
-
 from pairs import Comparison
 
 
@@ -66,7 +64,8 @@ def machine() -> dict[str, object]:
     found: dict[str, object] = {
         "processor": processor, "cores": len(os.sched_getaffinity(0)), "system": platform.platform(),
     }  # fmt: skip
-    if torch.cuda.is_available():
+    torch = sys.modules.get("torch")  # a benchmark of another framework imports none
+    if torch is not None and torch.cuda.is_available():
         found["gpu"] = torch.cuda.get_device_name()
     return found
 

@@ -31,6 +31,8 @@ PROGRAMS = (
     "benchmarks/loading.py --batches 20",
     "benchmarks/loops.py --blocks 1 --steps 8",
     "benchmarks/short_steps.py --blocks 1 --steps 8 --ahead 8",
+    "benchmarks/compiled_steps.py --only jax --part calls --seconds 1",
+    "benchmarks/compiled_steps.py --only keras-torch --model perceptron --seconds 1",
     "benchmarks/sampling.py --seconds 1 --processes 1",
     "benchmarks/device_statistics.py --repeats 1",
     "benchmarks/store.py --quick",
