@@ -349,6 +349,22 @@ def test_a_later_model_takes_the_fast_path_as_well(tmp_path: Path) -> None:
     assert series(run, "model_2/loss") == pytest.approx(said, rel=1e-6)
 
 
+def test_a_later_model_is_captured_as_often_as_the_first(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    with found(tmp_path / "run", save_interval=8):
+        for _ in range(2):
+            model = network()
+            optimizer = SGD(model.parameters(), 0.1)
+            for number in range(96):
+                inputs, labels = batch(number, 8)
+                optimizer.zero_grad()
+                F.cross_entropy(model(inputs), labels).backward()
+                optimizer.step()
+    run = open_run(tmp_path / "run")
+    captured = [run.tensor(name).reductions("count")[0] for name in ("update/0.weight", "update/model_2.0.weight")]
+    assert [list(steps) for steps in captured] == [list(range(0, 96, 8)), list(range(96, 192, 8))]
+
+
 def test_a_teacher_that_has_just_been_evaluated_makes_no_evaluation_in_the_next_step(tmp_path: Path) -> None:
     torch.manual_seed(0)
     with found(tmp_path / "run"):

@@ -117,3 +117,15 @@ def test_steps_before_this_process_are_the_first_model_s() -> None:
     assert turns.opens(1010, 0)
     turns.ended(0, {0}, 1010, captured=True)
     assert turns.own_step(1, 1011) == 0
+
+
+@pytest.mark.parametrize("model", [0, 1])
+def test_the_next_planned_step_is_the_same_before_and_after_the_open_one_ends(model: int) -> None:
+    turns = AlternatingOptimizers(lambda step, model: step % 8 == 0, lambda step, model: -(-step // 8) * 8)
+    for step in range(20):
+        trained = model if step > 9 else 0
+        turns.ended(trained, {trained}, step, captured=turns.opens(step, trained))
+    turns.opens(20, model)
+    found = turns.next_due(model, 21)
+    turns.ended(model, {model}, 20, captured=False)
+    assert found == turns.next_due(model, 21) == (26 if model else 24)

@@ -59,6 +59,8 @@ class AlternatingOptimizers:
         self._expected = 0
         # The due step of the expected model that the open step replaces.
         self._paid = -1
+        # The TRAIN step that is open, which is not counted yet.
+        self._open: int | None = None
         #: The model of the TRAIN step that opens next, where a loop knows it; for that step alone.
         self.told: int | None = None
 
@@ -69,7 +71,7 @@ class AlternatingOptimizers:
             mode_step: Its number.
             called: Number of the model whose call opens it, None where none does.
         """
-        self._called, self._paid = called, -1
+        self._called, self._paid, self._open = called, -1, None
         kind = self._after_run.get((self._last, self._run))
         if kind is None and called is not None:
             kind = self._after_call.get((self._last, called))
@@ -84,6 +86,7 @@ class AlternatingOptimizers:
             self._expected = self._last[0]
         model = self._models[self._expected]
         own = self.own_step(self._expected, mode_step)
+        self._open = mode_step
         if self._due(own, self._expected):
             model.planned, model.owed = own, -1
             model.captured.clear()
@@ -98,11 +101,16 @@ class AlternatingOptimizers:
         return self._due(model.planned, self._expected)
 
     def own_step(self, model: int, mode_step: int) -> int:
-        """Number of a TRAIN step among those of a model; the steps before this process are the first model's."""
+        """Number of a TRAIN step among those of a model; an earlier step that is open counts as one of them.
+
+        The steps before this process are the first model's.
+        """
         known = self._models.get(model)
         before = 0 if known is None else known.steps
         first = next(iter(self._models), model)
-        return before + mode_step - self._total if model == first else before
+        if model == first:
+            return before + mode_step - self._total
+        return before + (self._open is not None and self._open < mode_step)
 
     def next_due(self, model: int, mode_step: int) -> int:
         """The first TRAIN step from ``mode_step`` on that the plan names, if all of them are of one model."""
@@ -134,7 +142,7 @@ class AlternatingOptimizers:
         if self._called is not None:
             self._after_call[self._last, self._called] = kind
         self._run = min(self._run + 1, _LONGEST_RUN) if kind == self._last else 1
-        self._last = kind
+        self._last, self._open = kind, None
         self.passed(step_model, 1)
         return own
 
