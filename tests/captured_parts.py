@@ -65,7 +65,7 @@ class Stage:
 
     def __init__(self, run: Path, parts: Sequence[Callable[..., Any]], *models: nn.Module, **settings: Any) -> None:
         self.hook = Hook(str(run), strict=True, **{"save_interval": 1, **settings})
-        self.models = Models()
+        self.models = Models(self.hook.port.model_numbers)
         for model in models:
             self.models.settle(self.models.add(model).number)
         self.events = Events()

@@ -334,6 +334,21 @@ class KerasSuite:
         assert ended == ["end", "end"]
         assert len(model.history.epoch) == 2
 
+    def test_a_second_model_has_names_of_its_own(self, build: Callable[..., Model], tmp_path: Path) -> None:
+        inputs, labels = data(48)
+        models = [build(), build()]
+        with watchglass.watch(models[0], run=tmp_path / "run", save_interval=1, strict=True):
+            watchglass.watch(models[1])
+            for model in models:
+                model.fit(inputs, labels, batch_size=16, verbose=0)
+        run = watchglass.open_run(tmp_path / "run")
+        assert run.scalars("loss")[0].tolist() == [0, 1, 2]
+        assert run.scalars("model_2/loss")[0].tolist() == [3, 4, 5]
+        for name in ("{}dense.kernel", "gradient/{}dense.kernel", "update/{}dense.kernel", "{}dense.output"):
+            steps = [run.tensor(name.format(model)).reductions("count")[0].tolist() for model in ("", "model_2.")]
+            assert steps == [[0, 1, 2], [3, 4, 5]], name
+        assert [fact.model for fact in run.facts("optimizer")] == [None, 1]
+
     def test_several_fits_and_compilations_make_one_run(self, build: Callable[..., Model], tmp_path: Path) -> None:
         inputs, labels = data(32)
         model = build()

@@ -19,6 +19,7 @@ import watchglass
 from devices.fake_device import DEVICE, FakeDevice, move
 from limited import PLENTY, watching_within
 from watchglass import Hook, Mode
+from watchglass.capture.model_numbers import ModelNumbers
 from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.updates import update_counters
 from watchglass.errors import InvalidValueError
@@ -367,11 +368,11 @@ def test_a_scheduler_whose_turn_comes_later_is_not_believed() -> None:
     first = torch.optim.lr_scheduler.ConstantLR(optimizer)
     both = torch.optim.lr_scheduler.SequentialLR(optimizer, [first, later], [10])
     start = Start()
-    update_counters.settle_start(optimizer, Models(), start)
+    update_counters.settle_start(optimizer, Models(ModelNumbers()), start)
     assert start.found == (None, "scheduler")
     del both
     gc.collect()
-    update_counters.settle_start(optimizer, Models(), start)
+    update_counters.settle_start(optimizer, Models(ModelNumbers()), start)
     assert start.found == (later.last_epoch, "scheduler")
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from watchglass.capture.guard import Guard
 from watchglass.capture.limits import CaptureLimits
+from watchglass.capture.model_numbers import ModelNumbers
 from watchglass.capture.planning.alternating_optimizers import AlternatingOptimizers
 from watchglass.capture.planning.cost import Cost
 from watchglass.capture.planning.plan import Plan
@@ -68,6 +69,7 @@ class Port:
         plan: Which tensors are kept at a step.
         clock: Numbers the steps.
         ids: Numbers of tensors and series.
+        model_numbers: Numbers of models.
         records: The records to which a value belongs now.
         steady: Records steps of which only loss and learning rate are known.
         save_scalar: Records a number, ``save_scalar(name, value, collection)``. It counts instead of what is recorded
@@ -129,6 +131,7 @@ class Port:
             timing=limits.timing,
         )
         self.ids = TensorIds(self._recorder.add_tensor)
+        self.model_numbers = ModelNumbers()
         self.resumption = Resumption(self.clock, self._recorder, limits)
         self.records = PendingRecords(self.clock, self._recorder.put)
         self.steady = SteadySteps(self.clock, self.ids, self.records, self.resumption, self.plan, self._recorder)

@@ -38,7 +38,7 @@ def batch_of(found: ByPart, model: int) -> Found:
     """What a model takes: its batch, else the inputs of its outermost module."""
     own = [pair for pair in found.get(ValuePart.BATCH, ()) if pair[0].model == model]
     inputs = (pair for pair in found.get(ValuePart.INPUT, ()) if pair[0].model == model)
-    return (own or [pair for pair in inputs if not pair[0].place.path])[:_MOST_TENSORS]
+    return (own or [pair for pair in inputs if pair[0].place.is_root])[:_MOST_TENSORS]
 
 
 class BatchFacts:

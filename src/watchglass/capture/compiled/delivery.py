@@ -50,7 +50,7 @@ class StepDelivery:
         self._graphs, self._normalizations = GraphFacts(source), NormalizationFacts(source)
         self._tokens = TokenFacts(source)
         self._programs: list[tuple[int, TracedProgram]] = []
-        self._several = False
+        self._about = port.model_numbers.in_facts
 
     def traced(self, read: Callable[[], TracedProgram], model: int = 0) -> None:
         """The program of a twin has been traced, whose values are saved next; it is read now."""
@@ -100,7 +100,6 @@ class StepDelivery:
             self._saving.save(records, Role.OPTIMIZER_STATE, Item(value, f"optimizer/{what.name}", what.place))
         self._save_modules(records, found)
         models = models_in(pair for pairs in found.values() for pair in pairs)
-        self._several |= any(models)
         for model in models:
             self._batches.save(step, found, model, kinds, self._about)
             if step.mode is Mode.TRAIN:
@@ -115,10 +114,6 @@ class StepDelivery:
             self._graphs.add(records, program, kinds, model, *rows)
         batch = [value for model in models for _, value in batch_of(found, model)]
         self._judged.save(step, found, batch, kinds, self._about)
-
-    def _about(self, model: int) -> int | None:
-        """The number of a model in facts: None where there is one."""
-        return model if self._several else None
 
     def _save_parameters(self, records: CapturedRecords, found: Mapping[ValuePart, Found]) -> None:
         before = {what.name: (what, value) for what, value in found[ValuePart.BEFORE]}

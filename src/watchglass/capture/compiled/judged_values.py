@@ -155,7 +155,7 @@ def _calls(found: ByPart) -> list[_Judged]:
 
 def _returned(found: ByPart) -> list[Any]:
     """The first output of each model, where that is a tensor of floats."""
-    outputs = [(what, value) for what, value in found.get(ValuePart.OUTPUT, ()) if not what.place.path]
+    outputs = [(what, value) for what, value in found.get(ValuePart.OUTPUT, ()) if what.place.is_root]
     first = {what.model: (what, value) for what, value in reversed(outputs)}
     return [pair for pair in first.values() if is_floating(pair[1]) and math.prod(pair[1].shape) > 1]
 

@@ -393,14 +393,14 @@ def reduced_values(
         parts -= _OF_PARAMETERS
     before = {known[key].name: values[key] for key in of_parameters if known[key].part is ValuePart.BEFORE}
     normalised = {known[key].place.path for key in values if known[key].part is ValuePart.MEAN}
-    given = {key for key in values if known[key].part is ValuePart.INPUT and not known[key].place.path}
+    given = {key for key in values if known[key].part is ValuePart.INPUT and known[key].place.is_root}
     batch = {_alike(value) for key, value in values.items() if known[key].part is ValuePart.BATCH or key in given}
     found = Values()
     for key, value in values.items():
         what = known[key]
         role_of_module = what.part in (ValuePart.INPUT, ValuePart.OUTPUT)
         is_kept = role_of_module and (
-            not what.place.path
+            what.place.is_root
             or (what.part is ValuePart.INPUT and (what.place.path in normalised or _alike(value) in batch))
         )
         older = before.get(what.name) if what.part is ValuePart.AFTER else None

@@ -129,7 +129,10 @@ class CompiledSteps(PhaseSource):
         self._captured = self.first_bad.collects(step) or step.due
         return step if self._captured else None
 
-    def end(self, numbers: Mapping[str, Any], rate: float | None = None, weight: float = 1.0, model: int = 0) -> None:
+    def end(
+        self, numbers: Mapping[str, Any], rate: float | None = None, weight: float = 1.0, model: int = 0,
+        others: Mapping[int, Any] | None = None,
+    ) -> None:  # fmt: skip
         """The call has returned, and what was captured of it is saved.
 
         Args:
@@ -138,6 +141,7 @@ class CompiledSteps(PhaseSource):
             rate: Its learning rate; None if that is not known.
             weight: What they count in means, samples.
             model: Number of its model.
+            others: Losses of further models that it trains, by their numbers.
         """
         port, step = self._port, self._open
         if step is None:
@@ -151,6 +155,8 @@ class CompiledSteps(PhaseSource):
             if train and name == "loss":
                 number = self.first_bad.ended(step, number)
             port.add_scalar(step.records, name, number, role, weight, model if name == "loss" else None)
+        for other, value in (others or {}).items():
+            port.add_scalar(step.records, "loss", number_of(value), Role.LOSS, weight, other)
         rated = rate is not None and train
         if rated:
             port.add_scalar(step.records, "learning_rate", rate, Role.METRIC)
@@ -162,7 +168,7 @@ class CompiledSteps(PhaseSource):
             port.updated(step)
         port.end(step)
         self._ended_ns = step.end_ns
-        plain = train and numbers.keys() <= {"loss"}
+        plain = train and not others and numbers.keys() <= {"loss"}
         if train:
             self._passed()
         self._steady = plain and self._begin_rows(model, rated=rate is not None)

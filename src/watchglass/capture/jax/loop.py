@@ -49,7 +49,7 @@ class JaxLoop(Loop):
             )
         if TRACING.watching is not None and TRACING.watching.port is port:
             return
-        TRACING.reset()
+        TRACING.reset(port.model_numbers)
         watching = TRACING.watching = Watching(port)
         port.detach_with(functools.partial(_leave, watching))
         for owner, name, wrapped in _wrappers():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -10,9 +11,10 @@ import jax
 import numpy as np
 
 from watchglass.capture.compiled.collecting import Collected, ValuePart
-from watchglass.capture.jax.trees import Leaf, dotted, named_leaves
-from watchglass.capture.module_places import NOWHERE, ParameterPlace, Place
-from watchglass.records import ModuleKind, facts, model_name
+from watchglass.capture.jax.trees import Leaf, named_leaves
+from watchglass.capture.model_numbers import FrameworkNumbers
+from watchglass.capture.module_places import NOWHERE, ParameterPlace, Place, path_below, path_in
+from watchglass.records import ModuleKind, facts
 
 #: What plain pytrees call a bias.
 _BIASES = frozenset(("b", "bias"))
@@ -41,9 +43,13 @@ class PytreeModels:
 
     A model is the structure of what is differentiated: names and shapes of its leaves. Equal ones have numbers of their
     own, and the names and kinds of the first.
+
+    Args:
+        own: The numbers of models of JAX.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, own: FrameworkNumbers) -> None:
+        self._own = own
         self._numbers: dict[tuple[Any, ...], int] = {}
         # By number of the first model of a structure: its number and those of its equals.
         self._equal: dict[int, list[int]] = {}
@@ -52,15 +58,29 @@ class PytreeModels:
         self._axes: dict[tuple[int, tuple[str, ...]], int] = {}
         self._sizes: dict[int, int] = {}
         self._dropout: dict[tuple[int, tuple[str, ...]], float] = {}
-        #: The model whose function is traced now.
-        self.current = 0
+        # The model whose function is traced now, where that is known.
+        self._current: int | None = None
+
+    @property
+    def current(self) -> int:
+        """The model whose function is traced now; the first one where that is not known."""
+        return self._own.first if self._current is None else self._current
+
+    @contextmanager
+    def traced(self, number: int | None) -> Iterator[None]:
+        """A function of this model is traced inside; None for one that is not known."""
+        before, self._current = self._current, number
+        try:
+            yield
+        finally:
+            self._current = before
 
     def number_of(self, rows: Sequence[Leaf]) -> int:
         """The number of the first model with such parameters, a new one for the first time."""
         key = tuple((path, np.shape(leaf)) for path, leaf in rows)
         number = self._numbers.get(key)
         if number is None:
-            number = self._numbers[key] = len(self._sizes)
+            number = self._numbers[key] = self._own.new()
             self._equal[number] = [number]
             self._sizes[number] = sum(int(np.prod(shape)) for _, shape in key)
         return number
@@ -72,7 +92,7 @@ class PytreeModels:
 
     def twin(self, base: int) -> int:
         """The number of a further model that is equal to one."""
-        number = len(self._sizes)
+        number = self._own.new()
         self._sizes[number] = self._sizes[base]
         self.equal(base).append(number)
         return number
@@ -84,11 +104,12 @@ class PytreeModels:
             place = self._place_in(what.place, number)
             parameter, name = what.parameter, what.name
             if parameter is not None:
-                inner = _without(parameter.name, what.model)
-                parameter = replace(parameter, name=_with(inner, number), place=self._place_in(parameter.place, number))
+                inner = path_below(what.model, parameter.name)
+                place_in = self._place_in(parameter.place, number)
+                parameter = replace(parameter, name=path_in(number, inner), place=place_in)
             if what.place is not NOWHERE and what.part in _NAMED:
                 kind, slash, inner = name.rpartition("/")
-                name = f"{kind}{slash}{_with(_without(inner, what.model), number)}"
+                name = f"{kind}{slash}{path_in(number, path_below(what.model, inner))}"
             found = replace(what, name=name, place=place, parameter=parameter, model=number)
             self._renamed[number, key] = found
         return found
@@ -97,10 +118,10 @@ class PytreeModels:
     def _place_in(place: Place, number: int) -> Place:
         if place is NOWHERE:
             return place
-        return replace(place, path=_with(_without(place.path, place.model or 0), number), model=number)
+        return replace(place, path=path_below(place.model or 0, place.path)).of(number)
 
-    def found_in(self, arguments: Any) -> tuple[dict[int, tuple[str, ...]], int]:
-        """Paths of parameters of known models among some arguments, by identity, and the number of the model."""
+    def found_in(self, arguments: Any) -> tuple[dict[int, tuple[str, ...]], int | None]:
+        """Paths of parameters of a known model among some arguments, by identity, and its number; None for none."""
         by_end = {path: (number, shape) for key, number in self._numbers.items() for path, shape in key}
         found: dict[int, tuple[str, ...]] = {}
         numbers = []
@@ -114,7 +135,7 @@ class PytreeModels:
                     break
         return (found, max(numbers, key=numbers.count)) if found else self._in_a_row(arguments)
 
-    def _in_a_row(self, arguments: Any) -> tuple[dict[int, tuple[str, ...]], int]:
+    def _in_a_row(self, arguments: Any) -> tuple[dict[int, tuple[str, ...]], int | None]:
         """The same of leaves without names, as Equinox passes them: all parameters of a model one after the other."""
         leaves = jax.tree_util.tree_leaves(arguments)
         shapes = [np.shape(leaf) for leaf in leaves]
@@ -123,7 +144,7 @@ class PytreeModels:
             start = next((at for at in range(len(leaves) - size + 1) if shapes[at : at + size] == own), None)
             if size > 1 and start is not None:
                 return {id(leaves[start + at]): path for at, (path, _) in enumerate(key)}, number
-        return {}, 0
+        return {}, None
 
     def module(self, call: TracedModule) -> Place:
         """The place of a module that was called; modules are numbered as they are first called."""
@@ -164,7 +185,7 @@ class PytreeModels:
 
     def about(self, number: int) -> int | None:
         """The number of a model in facts: None where there is one."""
-        return number if len(self._sizes) > 1 else None
+        return self._own.in_facts(number)
 
     def description(self, number: int) -> facts.ModelDescription:
         """What is known of a model."""
@@ -185,22 +206,13 @@ class PytreeModels:
 
     @staticmethod
     def _named(number: int, path: tuple[str, ...]) -> str:
-        return dotted((model_name(number), *path) if number else path)
+        return path_in(number, *path)
 
 
 #: Parts whose names begin with that of their model.
 _NAMED = frozenset((
     ValuePart.GRADIENT, ValuePart.BEFORE, ValuePart.AFTER, ValuePart.STATE, ValuePart.MOMENT,
 ))  # fmt: skip
-
-
-def _without(path: str, model: int) -> str:
-    """A path below a model, from one that begins with the name of the model."""
-    return path[len(model_name(model)) :].removeprefix(".") if model else path
-
-
-def _with(path: str, model: int) -> str:
-    return dotted(filter(None, (model_name(model), path))) if model else path
 
 
 def _kind(path: tuple[str, ...], axes: int) -> ModuleKind:

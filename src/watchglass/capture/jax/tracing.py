@@ -21,6 +21,7 @@ from watchglass.capture.compiled.collecting import Collected, Collector, Observe
 from watchglass.capture.jax.lineages import ModelLineage, ModelLineages
 from watchglass.capture.jax.models import PytreeModels, TracedModule
 from watchglass.capture.jax.trees import Leaf, dotted, getter, named_leaves
+from watchglass.capture.model_numbers import FrameworkNumbers, ModelNumbers
 from watchglass.capture.module_places import NOWHERE, Place
 from watchglass.capture.port import Port
 from watchglass.records import facts
@@ -64,11 +65,11 @@ class Tracing:
 
     def __init__(self) -> None:
         self.watching: Any = None
-        self.reset()
+        self.reset(ModelNumbers())
 
-    def reset(self) -> None:
-        """Forget the models: another run is watched."""
-        self.collector, self.models = Collector(), PytreeModels()
+    def reset(self, numbers: ModelNumbers) -> None:
+        """Forget the models: another run is watched, whose models have these numbers."""
+        self.collector, self.models = Collector(), PytreeModels(FrameworkNumbers(numbers))
         self.chains = ModelLineages(self.models)
         self.seen: set[str] | None = None
         self.busy = False
@@ -268,16 +269,15 @@ class Tracing:
         If it trains, modules are those of the models that are differentiated. Else models that are known are found
         among the arguments.
         """
-        before = self._paths, self.models.current, self._arguments, self._slots, self._of_gradients, self._trains
-        self._paths, self.models.current = ({}, 0) if trains else self.models.found_in(arguments)
+        before = self._paths, self._arguments, self._slots, self._of_gradients, self._trains
+        self._paths, model = ({}, None) if trains else self.models.found_in(arguments)
         self._arguments = {id(leaf): path for path, leaf in named_leaves(arguments)}
         self._slots, self._of_gradients, self._trains = {}, {}, trains
         try:
-            yield
+            with self.models.traced(model):
+                yield
         finally:
-            (
-                self._paths, self.models.current, self._arguments, self._slots, self._of_gradients, self._trains,
-            ) = before  # fmt: skip
+            self._paths, self._arguments, self._slots, self._of_gradients, self._trains = before
 
     @contextmanager
     def within(self, parameters: Any) -> Iterator[None]:
@@ -364,15 +364,16 @@ class Tracing:
         passing = Passing(self, _with_aux(fun, has_aux))
 
         def inner(*inner_args: Any, **inner_kwargs: Any) -> Any:
-            outer, self.models.current, paths = self.models.current, number, self._paths
+            paths = self._paths
             given = [inner_args[each] for each in ((argnums,) if isinstance(argnums, int) else argnums)]
             self._paths = dict(zip(map(id, jax.tree_util.tree_leaves(given)), (path for path, _ in rows), strict=True))
             self._differentiating += 1
             try:
-                (value, aux), values = passing(*inner_args, **inner_kwargs)
+                with self.models.traced(number):
+                    (value, aux), values = passing(*inner_args, **inner_kwargs)
             finally:
                 self._differentiating -= 1
-                self.models.current, self._paths = outer, paths
+                self._paths = paths
             passing.holds_loss(value, aux)
             return value, (aux, values)
 

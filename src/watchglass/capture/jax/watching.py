@@ -148,11 +148,14 @@ class Function:
         self.writes_loss = written_in(traced.jaxpr.jaxpr, traced.out_info, self.parameters) is not None
         return self.writes_loss
 
-    def _judged(self, at: int) -> None:
+    def _judged(self, at: int) -> int:
         shown = self.latest
-        if shown is not None and GRADIENT not in shown.about.does:
+        if shown is None:
+            return TRACING.models.current
+        if GRADIENT not in shown.about.does:
             about = replace(shown.about, does=shown.about.does | {LOSS}, loss=getter(shown.out, at))
             self.latest = replace(shown, about=about)
+        return shown.about.model
 
 
 class FunctionRepetition(Repetition):
@@ -439,7 +442,8 @@ class Watching:
             self._report_hidden(watched.name)
             return NO_STEP
         about = Outcome.of(found.out_info, {}, {}).completed(None).about
-        return replace(about, does=frozenset(seen) | _whole(seen))
+        does = frozenset(seen) | _whole(seen)
+        return replace(about, does=does, model=TRACING.models.current if does else 0)
 
     def hides(self, fun: Any) -> None:
         """A gradient is traced in no function that is watched: no step is recorded where all gradients are such."""
@@ -716,7 +720,11 @@ class Outcome:
         objectives = [values[key] for key, part in parts.items() if part is ValuePart.LOSS]
         steps = [loss.shape[0] for loss in objectives if UPDATE in does and loss.ndim == 1]
         loss = None if at is None else getter(out, at)
-        model = min(models, default=lineages[0].model if lineages else 0)
+        if lineages:
+            models = models or [lineages[0].model]
+        elif does:
+            models = models or [known[key].model for key in parts]
+        model = min(models, default=0)
         about = About(does, loss, model=model, steps=max(steps, default=1), lineages=lineages, base=model)
         return cls(out, about, scalars, mean)
 

@@ -108,12 +108,12 @@ class ReadingTwin:
     Args:
         function: The function of the twin, which returns a result and values.
         parameters: Gives numbers of its arguments that are parameters, after it was traced.
-        judged: Called with the number of the result that is the loss.
+        judged: Called with the number of the result that is the loss; returns the number of the model.
     """
 
     def __init__(
         self, function: Callable[..., tuple[Any, Values]], parameters: Callable[[], Collection[int]],
-        judged: Callable[[int], None],
+        judged: Callable[[int], int],
     ) -> None:  # fmt: skip
         self._function, self._parameters, self._judged = function, parameters, judged
         functools.update_wrapper(self, function, updated=())
@@ -137,8 +137,7 @@ class ReadingTwin:
         result, collected = jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(form), flat)
         loss = written_in(closed.jaxpr, form, self._parameters())
         if loss is not None:
-            collected = {**collected, **_compared(loss, values, result)}
-            self._judged(loss.result)
+            collected = {**collected, **_compared(loss, values, self._judged(loss.result))}
         return result, collected
 
 
@@ -167,7 +166,7 @@ def written_in(jaxpr: Any, form: tuple[Any, Mapping[str, Any]], given: Collectio
     return written_loss(jaxpr, parameters, losses) if parameters else None
 
 
-def _compared(loss: WrittenLoss, values: Callable[[Any], Any], result: Any) -> Values:
+def _compared(loss: WrittenLoss, values: Callable[[Any], Any], model: int) -> Values:
     predictions, labels = values(loss.predictions), values(loss.labels)
     call = ObservedLoss(
         loss.function, predictions.shape, labels.shape, (str(predictions.dtype), str(labels.dtype)),
@@ -178,7 +177,7 @@ def _compared(loss: WrittenLoss, values: Callable[[Any], Any], result: Any) -> V
             (ValuePart.PREDICTIONS, "prediction", predictions),
             (ValuePart.LABELS, "label", labels),
         ):
-            TRACING.collector.add(Collected(part, name, model=TRACING.models.current, call=call), value)
+            TRACING.collector.add(Collected(part, name, model=model, call=call), value)
     return found
 
 

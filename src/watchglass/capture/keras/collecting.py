@@ -124,8 +124,8 @@ class StepValues:
 
     def _prepare(self, args: tuple[Any, ...]) -> None:
         model = self._model
-        self._places = {id(layer): place for layer, place in KerasModules().modules(model)}
-        found = list(variables(model))
+        self._places = {id(layer): place.of(self._number) for layer, place in KerasModules().modules(model)}
+        found = [(variable, place.of(self._number)) for variable, place in variables(model)]
         self._parameters = {id(variable): place for variable, place in found}
         self._owners = {variable.path.replace("/", "_"): place.name for variable, place in found}
         self._losses = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -108,17 +109,17 @@ class KerasModel:
             self.means[mode] = dict(means)
             self._counted.pop(mode, None)
 
-    def describe(self, step: OpenStep, mode: Mode) -> None:
-        """Add the facts about it, once, and about each optimizer."""
+    def describe(self, step: OpenStep, mode: Mode, number: int | None) -> None:
+        """Add the facts about it under a number, once, and about each optimizer."""
         if mode is not Mode.TRAIN:
             return
         settings, self._settings = self._settings, None
         if settings is not None:
-            step.records.add_fact(settings, "keras")
+            step.records.add_fact(replace(settings, model=number), "keras")
         if self._described:
             return
         self._described = True
-        found = list(KerasModules().modules(self._model))
+        found = [(layer, place.of(self.number)) for layer, place in KerasModules().modules(self._model)]
         places = [place for _, place in found]
         about = facts.ModelDescription(
             framework="keras",
@@ -130,8 +131,8 @@ class KerasModel:
                 if place.kind is ModuleKind.DROPOUT and isinstance(getattr(layer, "rate", None), (int, float))
             },
             parameters=sum(_size(variable) for variable, _ in variables(self._model)),
-            compiled=True,
-        )
+            compiled=True, model=number,
+        )  # fmt: skip
         step.records.add_fact(about, "keras")
 
     def numbers(self, mode: Mode, logs: Mapping[str, Any]) -> dict[str, Any]:

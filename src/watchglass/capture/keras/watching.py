@@ -21,6 +21,7 @@ from watchglass.capture.keras.functions import FunctionTwin, WatchedFunction
 from watchglass.capture.keras.models import KerasModel
 from watchglass.capture.keras.repetitions import repetition
 from watchglass.capture.loops import loop
+from watchglass.capture.model_numbers import FrameworkNumbers
 from watchglass.capture.port import Port
 from watchglass.capture.step_phases import NO_PHASES
 from watchglass.capture.wrappers_importlib_bootstrap import RAISED, around
@@ -46,6 +47,7 @@ class KerasWatching:
         self._steps = CompiledSteps(port, loop(backend.name).profiler(port))
         self._delivery = StepDelivery(port, "keras", self._steps)
         self._models: weakref.WeakKeyDictionary[Any, KerasModel] = weakref.WeakKeyDictionary()
+        self._numbers = FrameworkNumbers(port.model_numbers)
         self._chosen: weakref.WeakSet[Any] | None = weakref.WeakSet()
         # Whether it is said that waits for data do not show.
         self._told = port.phases is None
@@ -170,7 +172,7 @@ class KerasWatching:
     ) -> None:  # fmt: skip
         about, mode = self._of(function.model), function.mode
         if step is not None:
-            about.describe(step, mode)
+            about.describe(step, mode, self._numbers.in_facts(about.number))
             if values:
                 collected = function.twin.values
                 programs, collected.programs = collected.programs, []
@@ -201,7 +203,7 @@ class KerasWatching:
     def _of(self, model: Any) -> KerasModel:
         found = self._models.get(model)
         if found is None:
-            found = self._models[model] = KerasModel(model, len(self._models), self._backend)
+            found = self._models[model] = KerasModel(model, self._numbers.new(model), self._backend)
         return found
 
     def _is_watched(self, model: Any) -> bool:

@@ -30,6 +30,7 @@ from watchglass.capture.pytorch.facts import Facts
 from watchglass.capture.pytorch.fast_path.path import FastPath, FullPath
 from watchglass.capture.pytorch.first_bad.search import FirstBadModule
 from watchglass.capture.pytorch.modules.model_discovery import Discovery, is_ours
+from watchglass.capture.pytorch.modules.models import Models
 from watchglass.capture.pytorch.modules.module_hooks import Exchange, Switch
 from watchglass.capture.pytorch.modules.module_tree import ModuleTree
 from watchglass.capture.pytorch.modules.unwatched_models import UnwatchedModels
@@ -67,7 +68,7 @@ class PyTorchAdapter:
     """
 
     def __init__(self, port: Port, *, discover: bool) -> None:
-        self._current = TrainingState(port)
+        self._current = TrainingState(port, Models(port.model_numbers))
         # Before the fast path, which keeps where the marks go.
         record_phases(port, PyTorchPhases(self._current))
         self._current.models.on_numbered = self._numbered

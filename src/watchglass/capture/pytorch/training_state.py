@@ -33,7 +33,7 @@ class TrainingState:
     """Shared by the parts of one adapter; written by the training thread only."""
 
     port: Port  #: Gets all records.
-    models: Models = field(default_factory=Models)  #: The models that are watched.
+    models: Models  #: The models that are watched.
     events: Events = field(default_factory=Events)  #: The events of the adapter's parts.
     sources: LossOutputs = field(default_factory=LossOutputs)  #: Which outputs of modules are losses.
     forward: Forward | None = None  #: The last outermost forward.

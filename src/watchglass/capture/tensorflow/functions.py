@@ -41,6 +41,7 @@ class FunctionAbout:
         calls: Whether it calls a model.
         losses: Where the loss of each model is among the leaves of its result; None where it is not there.
         evaluated: Where the result of a loss function is there.
+        judged: The number of the model whose answers a loss function judges.
         hidden: Whether it takes gradients in a loop of the graph.
         seeded: Whether it has random numbers that depend on a seed and on the calls before.
         known_whole: Whether a call was a whole step, of gradients and updates.
@@ -57,6 +58,7 @@ class FunctionAbout:
     calls: bool = False
     losses: dict[int, int | None] = field(default_factory=dict)
     evaluated: int | None = None
+    judged: int = 0
     hidden: bool = False
     seeded: bool = False
     known_whole: bool = False
@@ -162,7 +164,7 @@ def _about(tracing: GraphTracing, doings: Doings, graph: Any) -> FunctionAbout:
         models, list(changed.values()), [optimizer for optimizer, _ in doings.updates],
         evaluates=bool(judged), calls=bool(doings.roots),
         losses=found, evaluated=index_of(judged[-1:]) if len(judged) == 1 else None,
-        hidden=bool(doings.derived) and not losses,
+        judged=tracing.judged(doings) if judged else 0, hidden=bool(doings.derived) and not losses,
         seeded=any(map(_is_seeded, graph.get_operations())),
     )  # fmt: skip
 

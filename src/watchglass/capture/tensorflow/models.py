@@ -10,9 +10,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from watchglass.capture.module_places import ParameterPlace, Place
+from watchglass.capture.model_numbers import FrameworkNumbers
+from watchglass.capture.module_places import ParameterPlace, Place, path_in
 from watchglass.capture.modules import modules_of
-from watchglass.records import ModuleKind, facts, model_name
+from watchglass.records import ModuleKind, facts
 
 
 def variable_of(source: Any) -> Any:
@@ -56,9 +57,14 @@ class TrainedModel:
 
 
 class TrainedModels:
-    """All models of a process. For the training thread."""
+    """All models of a process. For the training thread.
 
-    def __init__(self) -> None:
+    Args:
+        numbers: The numbers of models of TensorFlow.
+    """
+
+    def __init__(self, numbers: FrameworkNumbers) -> None:
+        self.numbers = numbers
         self.known: list[TrainedModel] = []
         self._owners: dict[int, TrainedModel] = {}
         # Living modules and layers that may be models; those that were called or made last come last.
@@ -79,7 +85,8 @@ class TrainedModels:
         new = [variable for key, variable in variables.items() if key not in self._owners]
         if new:
             if owner is None:
-                owner = TrainedModel(len(self.known))
+                roots = self._roots({id(each): each for each in new})
+                owner = TrainedModel(self.numbers.new(roots[0] if len(roots) == 1 else None))
                 self.known.append(owner)
             self._place(owner, new)
         return owner
@@ -105,7 +112,7 @@ class TrainedModels:
         for root in roots:
             members = modules_of(root)
             assert members is not None
-            prefix = _prefix(model, _name_of(root, model.roots) if several else "")
+            prefix = path_in(model.number, _name_of(root, model.roots) if several else "")
             model.roots.append(root)
             for module, place in members.modules(root):
                 model.modules.setdefault(id(module), _placed(place, prefix, model.number, len(model.modules)))
@@ -117,7 +124,7 @@ class TrainedModels:
                     missing.pop(id(variable), None)
         names = {place.name for _, place in model.parameters.values()}
         for variable in missing.values():
-            name = _joined(_prefix(model, ""), re.sub(r":\d+$", "", variable.name).replace("/", "."))
+            name = path_in(model.number, re.sub(r":\d+$", "", variable.name).replace("/", "."))
             number, first = 1, name
             while name in names:
                 number += 1
@@ -153,10 +160,6 @@ class TrainedModels:
 
 def _placed(place: Place, prefix: str, number: int, index: int) -> Place:
     return replace(place, path=_joined(prefix, place.path), model=number, index=index)
-
-
-def _prefix(model: TrainedModel, name: str) -> str:
-    return _joined(model_name(model.number) if model.number else "", name)
 
 
 def _name_of(root: Any, others: Sequence[Any]) -> str:

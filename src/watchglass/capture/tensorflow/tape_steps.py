@@ -18,6 +18,7 @@ from watchglass.capture.compiled.collecting import Collected, Updater, ValuePart
 from watchglass.capture.compiled.delivery import StepDelivery
 from watchglass.capture.compiled.reductions import Reduced
 from watchglass.capture.compiled.steps import CompiledSteps
+from watchglass.capture.model_numbers import FrameworkNumbers
 from watchglass.capture.port import Port
 from watchglass.capture.tensorflow.arrays import TensorFlowArrays
 from watchglass.capture.tensorflow.functions import FunctionAbout, key_of, look, taken
@@ -35,7 +36,7 @@ from watchglass.capture.tensorflow.optimizers import (
 from watchglass.capture.tensorflow.profiler import TensorFlowProfiler
 from watchglass.capture.tensorflow.tracing import Doings, GraphTracing, losses_in
 from watchglass.record import OpenStep
-from watchglass.records import Mode, Role, facts, series_name
+from watchglass.records import Mode, Role, facts
 
 _log = logging.getLogger("watchglass")
 
@@ -81,7 +82,7 @@ class TapeSteps:
     """
 
     def __init__(self, port: Port) -> None:
-        self.port, self.models = port, TrainedModels()
+        self.port, self.models = port, TrainedModels(FrameworkNumbers(port.model_numbers))
         self.steps = CompiledSteps(port, TensorFlowProfiler(port))
         self.tracing = GraphTracing(self.models, port.plan)
         self._delivery = StepDelivery(port, "tensorflow", self.steps)
@@ -204,7 +205,13 @@ class TapeSteps:
             losses[model.number] = found.get(model.number, []) if at is None else [taken(result, at)]
             if model.number == about.first and model.optimizer is not None:
                 rate = self._rate(model, due=False)
-        self.steps.end(_numbers(losses, about.first), rate=rate, model=about.first)
+        self._end_train(about.first, losses, rate)
+
+    def _end_train(self, first: int, losses: Mapping[int, list[Any]], rate: float | None) -> None:
+        """A step is over that counts for a model; with the losses of all that it trains."""
+        means = {number: _mean(found) for number, found in losses.items() if found}
+        own = {"loss": means.pop(first)} if first in means else {}
+        self.steps.end(own, rate=rate, model=first, others=means)
 
     def _part(self, about: FunctionAbout, plain: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """A forward under a tape of an eager loop."""
@@ -258,12 +265,12 @@ class TapeSteps:
         about.known_whole = set(about.models) <= set(about.updated)
 
     def _end_evaluation(self, about: FunctionAbout, step: OpenStep | None, result: Any, values: Values) -> None:
-        found = losses_in(values, self.tracing.collector.known, ValuePart.EVALUATED).get(0, [])
+        found = losses_in(values, self.tracing.collector.known, ValuePart.EVALUATED).get(about.judged, [])
         if not found and about.evaluated is not None:
             found = [taken(result, about.evaluated)]
         if step is not None and values:
             self._save(step, values)
-        self.steps.end({"loss": _mean(found)} if found else {})
+        self.steps.end({"loss": _mean(found)} if found else {}, model=about.judged)
 
     # ------------------------------------------------------------ eager loops
 
@@ -388,7 +395,7 @@ class TapeSteps:
             self._forward = False
             self._leave()
             self.steps.begin(Mode.EVAL)
-            self.steps.end({"loss": _mean([result])})
+            self.steps.end({"loss": _mean([result])}, model=self.models.numbers.first)
 
     def _counts(self) -> bool:
         # A compiled function that runs may be traced again for other shapes: that is no call of the script.
@@ -457,7 +464,7 @@ class TapeSteps:
         for model in opened.models.values():
             self._describe(model)
         first = min(opened.models, default=0)
-        self.steps.end(_numbers(opened.losses, first), rate=opened.rates.get(first), model=first)
+        self._end_train(first, opened.losses, opened.rates.get(first))
 
     def _deliver(self, opened: OpenTapeStep, step: OpenStep) -> None:
         known, add, values = self.tracing.collector.known, self.tracing.collector.add, Values()
@@ -512,7 +519,7 @@ class TapeSteps:
 
     def _describe(self, model: TrainedModel) -> None:
         records = self.port.records.current()
-        number = model.number if len(self.models.known) > 1 else None
+        number = self.port.model_numbers.in_facts(model.number)
         if model not in self._described:
             self._described.add(model)
             records.add_fact(model.description(number), "tensorflow")
@@ -526,12 +533,6 @@ class TapeSteps:
             since, rate = 0, rate_of(model.optimizer)
         self._rates[model.number] = since + 1, rate
         return rate
-
-
-def _numbers(losses: Mapping[int, list[Any]], first: int) -> dict[str, Any]:
-    """The losses of a step by name, without a prefix that of the model that the step counts for."""
-    names = {number: "loss" if number == first else series_name("loss", number) for number in losses}
-    return {names[number]: _mean(found) for number, found in losses.items() if found}
 
 
 def _mean(losses: list[Any]) -> Any:

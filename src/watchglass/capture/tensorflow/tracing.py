@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -102,7 +103,7 @@ class GraphTracing:
     def release(self) -> None:
         """Nothing is wanted any more; twins that live on hold no port."""
         self._plan = None
-        self.models = TrainedModels()
+        self.models = TrainedModels(self.models.numbers)
         self.graphs.clear()
 
     @property
@@ -162,21 +163,18 @@ class GraphTracing:
 
     def close(self, doings: Doings, graph: Any, *, losses_only: bool = False) -> Values:
         """Collect the values of a graph, or those that are there for no graph; of the frame that is open."""
-        losses = doings.losses(graph)
-        for model, pairs in losses.items():
+        for model, pairs in doings.losses(graph).items():
             for _, loss in pairs:
                 if belongs(loss, graph):
                     self._add(ValuePart.LOSS, "loss", loss, model=model)
-        # Which of several models a loss function is called for does not show.
-        about = {"model": next(iter(losses)) if len(losses) == 1 else 0}
-        number = 0
+        number, judged = 0, self.judged(doings) if doings.judged else 0
         for arguments, result in doings.judged:
             if belongs(result, graph):
-                self._add(ValuePart.EVALUATED, "loss", result)
+                self._add(ValuePart.EVALUATED, "loss", result, model=judged)
             if arguments is not None and not losses_only and belongs(arguments.predictions, graph):
                 number += 1
                 suffix = f"_{number}" if number > 1 else ""
-                more = {**about, "call": arguments.call}
+                more = {"call": arguments.call, "model": judged}
                 self._add(ValuePart.PREDICTIONS, f"prediction{suffix}", arguments.predictions, **more)
                 if belongs(arguments.labels, graph) or (graph is None and not tf.is_tensor(arguments.labels)):
                     self._add(ValuePart.LABELS, f"label{suffix}", arguments.labels, **more)
@@ -184,6 +182,12 @@ class GraphTracing:
             self._close_gradients(doings, graph)
             self._close_modules(doings, graph)
         return doings.values
+
+    def judged(self, doings: Doings) -> int:
+        """The number of the model whose answers a loss judges: one that is trained, else called."""
+        called = (found[0] for found in map(self.models.module, doings.roots) if found is not None)
+        model = next(itertools.chain(doings.models(), called), None)
+        return self.models.numbers.first if model is None else model.number
 
     def keep(self, doings: Doings, graph: Any, values: Values) -> None:
         """Keep a graph that takes gradients, with the values of its trace, until a step of it is saved."""

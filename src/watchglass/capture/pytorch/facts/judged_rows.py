@@ -198,7 +198,7 @@ class JudgedRows:
 
 def number_of_model(models: Models, forward: Forward) -> int | None:
     """The number of the model of a forward that is over, where there are several."""
-    return forward.model if models.seen > 1 and forward.model >= 0 else None
+    return models.in_facts(forward.model) if forward.model >= 0 else None
 
 
 def _given(models: Models, call: ForwardCall) -> SampleInputs | None:

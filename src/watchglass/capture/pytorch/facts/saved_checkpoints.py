@@ -16,6 +16,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from watchglass.capture.module_places import path_below
 from watchglass.capture.port import Port
 from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.modules.models import Models
@@ -76,7 +77,7 @@ class SavedCheckpoints:
             name in ends or not given.isdisjoint(_ends(name))
             for tree in self._models
             for _, place in tree.places()
-            if (name := place.name.removeprefix(tree.prefix))
+            if (name := path_below(tree.number, place.name))
         )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from torch import Tensor, nn
 
+from watchglass.capture.model_numbers import FrameworkNumbers, ModelNumbers
 from watchglass.capture.module_places import ParameterPlace, Place
 from watchglass.capture.pytorch.modules.carried_state import CarriedState
 from watchglass.capture.pytorch.modules.module_tree import ModuleTree, Parents, inside, unwrap
@@ -21,10 +22,16 @@ class Models:
     A model gets its number when it is first trained, or when an evaluation of it is first recorded. So a teacher or a
     target network that only helps to train another model gets none. Until then it has a provisional one, below zero,
     and nothing is captured of its tensors. Places, and iterating, are of models with numbers only.
+
+    Args:
+        numbers: The numbers of all models.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, numbers: ModelNumbers) -> None:
         self.parents = Parents()
+        self._own = FrameworkNumbers(numbers)
+        #: The number of a model in facts: None where there is one.
+        self.in_facts = numbers.in_facts
         self._trees: list[ModuleTree] = []
         # Trees without a number, and how many there have been: their provisional numbers are negative.
         self._waiting: list[ModuleTree] = []
@@ -38,8 +45,6 @@ class Models:
         self._roots: weakref.WeakKeyDictionary[nn.Module, ModuleTree] = weakref.WeakKeyDictionary()
         self._called: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
         self._owned: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-        #: Number of models with a number so far, including those that are gone.
-        self.seen = 0
         # Trained tensors that belong to no module, by identity.
         self._loose: dict[int, tuple[weakref.ref[Tensor], ParameterPlace]] = {}
         #: Which arguments of each are its state.
@@ -116,10 +121,9 @@ class Models:
             return number
         settled = self._numbers.get(number)
         if settled is None:
-            settled = self._numbers[number] = self.seen
-            self.seen += 1
-            self.additions += 1
             tree = next((tree for tree in self._waiting if tree.number == number), None)
+            settled = self._numbers[number] = self._own.new(None if tree is None else tree.owner)
+            self.additions += 1
             if tree is not None:
                 self._waiting.remove(tree)
                 tree.renumber(settled)

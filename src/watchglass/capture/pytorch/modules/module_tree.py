@@ -6,7 +6,6 @@ import sys
 import types
 import weakref
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -220,8 +219,6 @@ class ModuleTree:
     def renumber(self, number: int) -> None:
         """Give the model this number, and its modules and parameters their names."""
         self.number = number
-        #: ``""`` for the first model, ``"model_2."`` for the second.
-        self.prefix = f"model_{number + 1}." if number else ""
         self.refresh()
 
     @property
@@ -239,14 +236,10 @@ class ModuleTree:
         outer = modules_of(owner, over="torch")
         for module, place in _walk(owner) if outer is None else outer.modules(owner):
             # A module reached by two paths keeps its first.
-            self._modules.setdefault(module, self._placed(place))
+            self._modules.setdefault(module, place.of(self.number))
         parameters = self._own_parameters() if outer is None else outer.parameters(owner)
         for parameter, known in parameters:
-            named = ParameterPlace(self.prefix + known.name, known.leaf, self._placed(known.place))
-            self._parameters.setdefault(id(parameter), (weakref.ref(parameter), named))
-
-    def _placed(self, place: Place) -> Place:
-        return replace(place, path=(self.prefix + place.path).rstrip("."), model=self.number)
+            self._parameters.setdefault(id(parameter), (weakref.ref(parameter), known.of(self.number)))
 
     def _own_parameters(self) -> Iterator[tuple[Tensor, ParameterPlace]]:
         owner = self.owner

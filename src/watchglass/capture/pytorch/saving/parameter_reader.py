@@ -233,7 +233,7 @@ class ParameterReader:
             {key: value for key, value in group.items() if isinstance(value, (int, float, bool, str))}
             for group in optimizer.param_groups
         )
-        about = model if self._models.seen > 1 else None
+        about = self._models.in_facts(model)
         name = type(optimizer).__name__
         if isinstance(optimizer, Optimizer):  # lines of the script that update have no settings
             step.records.add_fact(facts.OptimizerSettings(name, groups, about), name)

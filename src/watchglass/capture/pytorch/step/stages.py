@@ -90,8 +90,8 @@ class TrainingStages:
         if not begins:
             return
         stage.since = step.mode_step
-        stage_of = model if self._models.seen > 1 else None
-        step.records.add_fact(facts.StageBegin(begins, len(trained), stage_of), type(optimizer).__name__)
+        about = self._models.in_facts(model)
+        step.records.add_fact(facts.StageBegin(begins, len(trained), about), type(optimizer).__name__)
 
     @staticmethod
     def _begins(stage: _Stage, update: tuple[str, frozenset[int]], data: int | None, *, lasted: int, new: bool) -> str:
