@@ -30,7 +30,8 @@ def trainings() -> Any:
     return tensorflow_training
 
 
-def test_replicas_are_one_step_with_the_joined_loss(trainings: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("compiled", [False, True], ids=["plain", "in a function"])
+def test_replicas_are_one_step_with_the_joined_loss(trainings: Any, tmp_path: Path, compiled: bool) -> None:
     tf = trainings.tf
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 
@@ -47,6 +48,9 @@ def test_replicas_are_one_step_with_the_joined_loss(trainings: Any, tmp_path: Pa
             gradient = tf.distribute.get_replica_context().all_reduce("sum", tape.gradient(loss, weights))
             weights.assign_sub(0.1 * gradient)
             return loss
+
+        if compiled:
+            replica = tf.function(replica)
 
         @tf.function
         def step(batch: Any) -> Any:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
+import logging
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -18,7 +17,10 @@ from watchglass.capture.compiled.twin import Twin
 from watchglass.capture.port import Port
 from watchglass.capture.tensorflow.arrays import TensorFlowArrays
 from watchglass.capture.tensorflow.models import TrainedModel
+from watchglass.capture.tensorflow.second_traces import SecondTraces, assigned_in, is_compiled_whole
 from watchglass.capture.tensorflow.tracing import Doings, GraphTracing, belongs
+
+_log = logging.getLogger("watchglass")
 
 #: Operations that return what they get.
 _PASSING = ("Identity", "StopGradient", "PreventGradient")
@@ -26,6 +28,11 @@ _PASSING = ("Identity", "StopGradient", "PreventGradient")
 _RANDOM = frozenset((
     "RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal", "ParameterizedTruncatedNormal",
     "RandomShuffle", "RandomGamma", "RandomPoissonV2", "Multinomial",
+))  # fmt: skip
+#: Operations that run other graphs.
+_WITH_GRAPHS = frozenset((
+    "PartitionedCall", "StatefulPartitionedCall", "If", "StatelessIf", "Case", "StatelessCase", "While",
+    "StatelessWhile", "ReduceDataset", "ScanDataset", "MapDataset",
 ))  # fmt: skip
 
 
@@ -43,6 +50,7 @@ class FunctionAbout:
         evaluated: Where the result of a loss function is there.
         judged: The number of the model whose answers a loss function judges.
         hidden: Whether it takes gradients in a loop of the graph.
+        replicated: Whether replicas run in it.
         seeded: Whether it has random numbers that depend on a seed and on the calls before.
         known_whole: Whether a call was a whole step, of gradients and updates.
         collecting: The function of TensorFlow that collects all that may be wanted, and returns it with the result.
@@ -60,6 +68,7 @@ class FunctionAbout:
     evaluated: int | None = None
     judged: int = 0
     hidden: bool = False
+    replicated: bool = False
     seeded: bool = False
     known_whole: bool = False
     collecting: Any = None
@@ -91,8 +100,9 @@ class FunctionAbout:
 
 
 def look(
-    tracing: GraphTracing, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], port: Port
-) -> FunctionAbout:
+    second: SecondTraces, tracing: GraphTracing, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any],
+    port: Port,
+) -> FunctionAbout:  # fmt: skip
     """What a function does, by its trace; it is traced now, if it was not, as its call would do.
 
     Raises:
@@ -101,41 +111,42 @@ def look(
     count = function.experimental_get_tracing_count()
     with tracing.trace() as doings:
         concrete = function.get_concrete_function(*args, **kwargs)
-    attributes = concrete.function_def.attr
-    # To look up a key that is missing adds it, and a function of TensorFlow with an empty attribute cannot be called.
-    compiled = "_XlaMustCompile" in attributes and bool(attributes["_XlaMustCompile"].b)
-    if function.experimental_get_tracing_count() == count:
-        # It was traced before anything was watched: only a second trace can tell.
-        python_function = function.python_function
-
-        def again(*args: Any, **kwargs: Any) -> Any:
-            return python_function(*args, **kwargs)
-
-        with tracing.trace() as doings:
-            concrete = _again(function, again, compiled).get_concrete_function(*args, **kwargs)
-    about = _about(tracing, doings, concrete.graph)
+    graph, compiled = concrete.graph, is_compiled_whole(concrete)
+    library = graph.as_graph_def().library.function if _calls_graphs(graph) else ()
+    seeded = any(map(_is_seeded, graph.get_operations())) or any(map(_draws_seeded, library))
+    arrays = TensorFlowArrays()
+    # The twin of a seeded function runs at all calls, so that it is to round as the function does.
+    reduces = not seeded and not all(map(arrays.on_host, graph.variables))
+    collecting = _Collecting(second, tracing, function, compiled, losses_only=False, reduces=reduces)
+    about = _about(tracing, doings, graph, graph.structured_outputs)
+    if function.experimental_get_tracing_count() == count or doings.unseen or (doings.nests and not doings.is_empty):
+        # It, or what it calls, was traced before anything was watched, or in other graphs: its twin tells.
+        try:
+            again = collecting.function.get_concrete_function(*args, **kwargs).graph
+            about = _about(tracing, collecting.latest, again, again.structured_outputs[0])
+        except Exception as error:  # of the script, whose function can be traced once
+            _log.debug("watchglass: %s was not traced a second time: %s", function, error)
+            about = about if about.trains else FunctionAbout()
+    about.seeded = seeded
     if about.is_step:
         name = getattr(function.python_function, "__name__", "a function")
-        held = tuple(map(weakref.ref, concrete.graph.variables))
+        held = tuple(map(weakref.ref, graph.variables))
         variables = lambda: [variable for each in held if (variable := each()) is not None]  # noqa: E731
         repetition = ChangedVariables(TensorFlowArrays(), variables)
-        repetition.always = compiled
-        repetition.runs_once = about.seeded or doings.replicated or has_effects(concrete.graph)
-        arrays = TensorFlowArrays()
-        # The twin of a seeded function runs at all calls, so that it is to round as the function does.
-        reduces = not about.seeded and not all(map(arrays.on_host, concrete.graph.variables))
-        about.collecting = _collecting(tracing, function, compiled, losses_only=False, reduces=reduces)
+        repetition.always = compiled or any(map(_is_fused, library))
+        repetition.runs_once = seeded or about.replicated or has_effects(graph)
+        about.collecting = collecting.function
         about.twin = Twin(port, name, about.collecting.get_concrete_function, about.collecting, repetition)
         if not about.tells_losses:
-            losing = _collecting(tracing, function, compiled, losses_only=True, reduces=False)
+            losing = _Collecting(second, tracing, function, compiled, losses_only=True, reduces=False).function
             about.losing = Twin(port, name, losing.get_concrete_function, losing, repetition)
     return about
 
 
-def _about(tracing: GraphTracing, doings: Doings, graph: Any) -> FunctionAbout:
+def _about(tracing: GraphTracing, doings: Doings, graph: Any, returned: Any) -> FunctionAbout:
     losses = doings.losses(graph)
     models = [model for model in doings.models() if model.number in losses]
-    outputs = tf.nest.flatten(graph.structured_outputs)
+    outputs = tf.nest.flatten(returned)
     origins = [_origins(each) for each in outputs]
 
     def index_of(wanted: list[Any]) -> int | None:
@@ -150,7 +161,7 @@ def _about(tracing: GraphTracing, doings: Doings, graph: Any) -> FunctionAbout:
         scalars = [at for at, each in enumerate(outputs) if _is_number(each)]
         found = dict.fromkeys(found, scalars[0] if len(scalars) == 1 else None)
     judged = [result for _, result in doings.judged if belongs(result, graph)]
-    assigned = _assigned(graph)
+    assigned = assigned_in(graph) | doings.assigned
     changed = {
         model.number: model
         for model in models
@@ -165,7 +176,7 @@ def _about(tracing: GraphTracing, doings: Doings, graph: Any) -> FunctionAbout:
         evaluates=bool(judged), calls=bool(doings.roots),
         losses=found, evaluated=index_of(judged[-1:]) if len(judged) == 1 else None,
         judged=tracing.judged(doings) if judged else 0, hidden=bool(doings.derived) and not losses,
-        seeded=any(map(_is_seeded, graph.get_operations())),
+        replicated=doings.replicated,
     )  # fmt: skip
 
 
@@ -183,6 +194,21 @@ def _is_seeded(operation: Any) -> bool:
     return operation.type in _RANDOM and bool(operation.get_attr("seed") or operation.get_attr("seed2"))
 
 
+def _calls_graphs(graph: Any) -> bool:
+    return any(op.type in _WITH_GRAPHS for op in graph.get_operations())
+
+
+def _draws_seeded(definition: Any) -> bool:
+    """Whether a function in the library of a graph has random numbers with a seed."""
+    nodes = (node for node in definition.node_def if node.op in _RANDOM)
+    return any(node.attr["seed"].i or node.attr["seed2"].i for node in nodes)
+
+
+def _is_fused(definition: Any) -> bool:
+    """Whether XLA compiles all of a function in the library of a graph."""
+    return bool(definition.attr["_XlaMustCompile"].b)
+
+
 def _origins(output: Any) -> set[int]:
     """Identities of the tensors that a result is: as they are, passed on, or as their mean."""
     found: set[int] = set()
@@ -197,52 +223,38 @@ def _origins(output: Any) -> set[int]:
     return found
 
 
-def _assigned(graph: Any) -> set[int]:
-    """Identities of handles that operations of a graph assign to, as those of their variables."""
-    captured = {id(inner): outer for outer, inner in graph.captures}
-    handles = set()
-    for op in graph.get_operations():
-        if op.inputs and op.type.startswith(("Assign", "ResourceApply", "ResourceScatter", "ResourceSparseApply")):
-            outer = captured.get(id(op.inputs[0]))
-            if outer is not None:
-                handles.add(id(outer))
-    return {id(variable) for variable in graph.variables if id(variable.handle) in handles}
+class _Collecting:
+    """A function that returns the result of one of the script, and the values that its trace has collected.
 
+    Args:
+        second: Traces it.
+        tracing: Collects the values.
+        function: That of the script.
+        compiled: Whether XLA compiles all of it.
+        losses_only: Whether it collects only losses.
+        reduces: Whether it reduces the values.
 
-def _collecting(tracing: GraphTracing, function: Any, compiled: bool, *, losses_only: bool, reduces: bool) -> Any:
-    """A function that returns the result of another one, and the values that its trace has collected."""
-    python_function = function.python_function
+    Attributes:
+        function: The function of TensorFlow.
+        latest: What happened in its latest trace.
+    """
 
-    @contextmanager
-    def frame() -> Iterator[Doings]:
-        with tracing.trace() as doings:
-            yield doings
+    latest: Doings
 
-    opened = tf.autograph.experimental.do_not_convert(frame)
+    def __init__(
+        self, second: SecondTraces, tracing: GraphTracing, function: Any, compiled: bool, *, losses_only: bool,
+        reduces: bool,
+    ) -> None:  # fmt: skip
+        self._tracing, self._losses_only, self._reduces = tracing, losses_only, reduces
+        self.function = second.of(function, compiled, self._close, losses_only=losses_only)
 
-    def close(doings: Doings) -> Values:
+    def _close(self, doings: Doings, result: Any) -> Values:
+        self.latest = doings
         graph = tf.compat.v1.get_default_graph()
-        values = dict(tracing.close(doings, graph, losses_only=losses_only))
-        if not losses_only:
-            tracing.keep(doings, graph, values)
-        return tracing.reduced(values) if reduces else values
-
-    closed = tf.autograph.experimental.do_not_convert(close)
-
-    # Converted by AutoGraph, and with it the function of the script.
-    def collecting(*args: Any, **kwargs: Any) -> Any:
-        with opened() as doings:
-            result = python_function(*args, **kwargs)
-            values = closed(doings)
-        return result, values
-
-    return _again(function, collecting, compiled)
-
-
-def _again(function: Any, python_function: Callable[..., Any], compiled: bool) -> Any:
-    """A function of Python compiled with the options of another one, whose signature it has."""
-    vars(python_function)["__signature__"] = inspect.signature(function.python_function)
-    return tf.function(python_function, input_signature=function.input_signature, jit_compile=compiled or None)
+        values = dict(self._tracing.close(doings, graph, losses_only=self._losses_only))
+        if not self._losses_only:
+            self._tracing.keep(doings, graph, values)
+        return self._tracing.reduced(values) if self._reduces else values
 
 
 def taken(result: Any, index: int) -> Any:

@@ -44,6 +44,8 @@ class CompiledCalls:
             watching = self._watching
             if watching is not None and watching.observes():
                 return watching.called(function, functools.partial(original, function), args, kwargs)
+            if watching is not None and watching.is_nested(function):
+                return watching.nested(function, functools.partial(original, function), args, kwargs)
             twins = self._seeded.get(function) if self._seeded and tf.executing_eagerly() else None
             twin = None if twins is None else twins.get(key_of(args, kwargs))
             if twin is None:

@@ -34,6 +34,7 @@ from watchglass.capture.tensorflow.optimizers import (
     updates_before,
 )
 from watchglass.capture.tensorflow.profiler import TensorFlowProfiler
+from watchglass.capture.tensorflow.second_traces import SecondTraces, is_of_script
 from watchglass.capture.tensorflow.tracing import Doings, GraphTracing, losses_in
 from watchglass.record import OpenStep
 from watchglass.records import Mode, Role, facts
@@ -85,6 +86,7 @@ class TapeSteps:
         self.port, self.models = port, TrainedModels(FrameworkNumbers(port.model_numbers))
         self.steps = CompiledSteps(port, TensorFlowProfiler(port))
         self.tracing = GraphTracing(self.models, port.plan)
+        self._second = SecondTraces(self.tracing)
         self._delivery = StepDelivery(port, "tensorflow", self.steps)
         self._arrays = TensorFlowArrays()
         self._known: weakref.WeakKeyDictionary[Any, dict[Any, FunctionAbout]] = weakref.WeakKeyDictionary()
@@ -110,6 +112,7 @@ class TapeSteps:
     def _end(self) -> None:
         self._frame.close()
         self.tracing.release()
+        self._second.release()
 
     # ------------------------------------------------------------ calls of compiled functions
 
@@ -130,12 +133,30 @@ class TapeSteps:
             about = self._look(function, args, kwargs)
         return self._run(about, plain, args, kwargs) if about.is_step else plain(*args, **kwargs)
 
+    def is_nested(self, function: Any) -> bool:
+        """Whether a call of a compiled function is one of the script in a trace; not those of single replicas."""
+        if not self.tracing.tracing or self.is_off() or threading.get_ident() != self.port.guard.thread:
+            return False
+        whole = not tf.distribute.has_strategy() or tf.distribute.in_cross_replica_context()
+        return whole and is_of_script(function)
+
+    def nested(self, function: Any, plain: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """A function that is traced calls another one; returns its result."""
+        doings = self.tracing.open[-1]
+        if doings.call_nested is not None:
+            return doings.call_nested(function, args, kwargs)
+        count = function.experimental_get_tracing_count()
+        result = plain(*args, **kwargs)
+        doings.nests = True
+        doings.unseen |= function.experimental_get_tracing_count() == count
+        return result
+
     def _look(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> FunctionAbout:
         about = FunctionAbout()
         self.keras()
         if not tf.config.functions_run_eagerly() and not self.tracing.tracing:
             try:
-                about = look(self.tracing, function, args, kwargs, self.port)
+                about = look(self._second, self.tracing, function, args, kwargs, self.port)
             except Exception as error:  # the call itself raises it to the script, if it is of the script
                 _log.debug("watchglass: %s was not understood: %s", function, error)
                 return about
@@ -514,7 +535,10 @@ class TapeSteps:
                 ready[key], ready[labels[call]] = as_collected(call, value, values[labels[call]])
         graphs, self.tracing.graphs = self.tracing.graphs, []
         for graph in graphs:
-            self._delivery.traced(functools.partial(graph.read, values), graph.model)
+            if graph.values.keys() <= values.keys():
+                self._delivery.traced(functools.partial(graph.read, values), graph.model)
+            else:  # of a function that this step does not call
+                self.tracing.graphs.append(graph)
         self._delivery.save(step, ready, known, updaters)
 
     def _describe(self, model: TrainedModel) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import tensorflow as tf
@@ -43,6 +43,11 @@ class Doings:
         roots: The layers among them that the script called.
         depth: How many layers run now.
         replicated: Whether replicas run in it, of which the first one is reported.
+        assigned: Identities of variables that functions assign to that are called in it.
+        call_nested: Calls a compiled function that is called in it, so that this gets what happens there; None where
+            that function itself is called.
+        nests: Whether it calls compiled functions of the script.
+        unseen: Whether one of them did not show what it does, as it was traced before.
     """
 
     values: Values
@@ -54,6 +59,61 @@ class Doings:
     roots: list[Any] = field(default_factory=list)
     depth: int = 0
     replicated: bool = False
+    assigned: set[int] = field(default_factory=set)
+    call_nested: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any] | None = None
+    nests: bool = False
+    unseen: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing happened that is of interest."""
+        return not (self.derived or self.updates or self.judged or self.calls)
+
+    def losses_alone(self) -> Doings:
+        """The losses among this."""
+        derived = [(model, target, Pairs()) for model, target, _ in self.derived]
+        return Doings(Values(), derived, scaled=self.scaled, judged=[(None, result) for _, result in self.judged])
+
+    def changed(self, change: Callable[[Any], Any]) -> Doings:
+        """The same with other tensors."""
+
+        def of(value: Any) -> Any:
+            if isinstance(value, tf.Tensor):
+                return change(value)
+            if isinstance(value, tf.IndexedSlices):
+                return tf.IndexedSlices(change(value.values), change(value.indices), value.dense_shape)
+            if isinstance(value, dict):
+                return {key: of(each) for key, each in value.items()}
+            return type(value)(map(of, value)) if type(value) in (list, tuple) else value
+
+        def of_pairs(pairs: Pairs) -> Pairs:
+            return [(variable, of(gradient)) for variable, gradient in pairs]
+
+        scaled = [(of(each), of(loss)) for each, loss in self.scaled.values()]
+        return replace(
+            self,
+            derived=[(model, of(target), of_pairs(pairs)) for model, target, pairs in self.derived],
+            updates=[(optimizer, of_pairs(pairs)) for optimizer, pairs in self.updates],
+            scaled={id(each): (each, loss) for each, loss in scaled},
+            judged=[
+                (call and call._replace(predictions=of(call.predictions), labels=of(call.labels)), of(result))
+                for call, result in self.judged
+            ],
+            calls=[(layer, of(arguments), of(result)) for layer, arguments, result in self.calls],
+        )
+
+    def add(self, other: Doings) -> None:
+        """What happened in a call inside."""
+        self.derived += other.derived
+        self.updates += other.updates
+        self.scaled |= other.scaled
+        for judged, result in other.judged:
+            number = len(self.judged) + 1
+            self.judged.append((judged and judged._replace(call=replace(judged.call, number=number)), result))
+        self.calls += other.calls
+        if not self.depth:
+            self.roots += other.roots
+        self.assigned |= other.assigned
 
     def models(self) -> list[TrainedModel]:
         """The models with gradients or updates, each once."""
