@@ -34,12 +34,13 @@ class KerasCase(AdapterCase):
         self.model.compile(keras.optimizers.SGD(0.1, momentum=0.9), loss, metrics=["accuracy"])
         self.inputs = np.random.default_rng(3).normal(size=(32, 6)).astype(np.float32)
         self.labels = self.inputs[:, :3].argmax(1)
-        self._at_first = [(each, keras.ops.convert_to_numpy(each).copy()) for each in self.model.variables]
+        self._at_first = [(each, each.numpy().copy()) for each in self.model.variables]
 
     def again(self) -> AdapterCase:
         """The same model, with the functions that Keras has made of it; variables of an optimizer begin as zeros."""
         if keras.backend.backend() == "torch":  # no function is compiled, and the first fit draws other random numbers
             return super().again()
+        keras.utils.set_random_seed(3)
         optimizer = self.model.optimizer
         fresh = [(each, np.zeros(each.shape)) for each in optimizer.variables if each is not optimizer.learning_rate]
         for variable, value in self._at_first + fresh:
@@ -59,7 +60,6 @@ class KerasCase(AdapterCase):
                 case.evaluation_losses.append(logs["val_loss"])
 
         data = self.inputs, self.labels
-        keras.utils.set_random_seed(len(self.losses))  # also of the order of samples
         if steps:
             self.model.fit(
                 *data, batch_size=32, epochs=steps, validation_data=data, callbacks=[Losses()], verbose=0
