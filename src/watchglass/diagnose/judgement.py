@@ -314,7 +314,7 @@ def _bypassed(run: Run) -> tuple[facts.BypassedUpdates, ...]:
 def _metrics(model: ModelSummary) -> dict[str, float]:
     """Accuracy and loss of the last evaluation, and the last training loss."""
     found = {
-        "validation accuracy": model.accuracy,
+        model.accuracy_name: model.accuracy,
         model.validation_name: model.validation_loss,
         "training loss": model.training_loss,
     }

@@ -11,6 +11,7 @@ from watchglass.records.facts.calls import BypassedUpdates
 from watchglass.records.facts.process import SavedCheckpoint
 from watchglass.records.failure import Failure
 from watchglass.records.findings import Finding, RuleStatus, Severity
+from watchglass.records.plurals import in_percent
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,7 @@ class ModelSummary:
             one worker, or all together, trained everything.
         examined_steps: Those of its TRAIN steps at which tensors were examined; None if unknown.
         first_step: Number of its first TRAIN step in the numbering of its worker; None if unknown.
+        accuracy_share: Share of the steps of its last evaluation whose accuracy was recorded, 0 to 1.
     """
 
     model: int
@@ -168,6 +170,7 @@ class ModelSummary:
     variable: str = ""
     examined_steps: int | None = None
     first_step: int | None = None
+    accuracy_share: float = 1.0
 
     @property
     def hardly_examined(self) -> bool:
@@ -178,6 +181,12 @@ class ModelSummary:
     def validation_name(self) -> str:
         """Name of the validation loss next to the training loss."""
         return f"validation loss ({self.validation_of})" if self.validation_of else "validation loss"
+
+    @property
+    def accuracy_name(self) -> str:
+        """Name of the accuracy, with the share of the evaluation that it is about unless that is all of it."""
+        whole = self.accuracy_share >= 1
+        return "validation accuracy" if whole else f"validation accuracy ({in_percent(self.accuracy_share)} of batches)"
 
 
 def judged(models: Iterable[ModelSummary], findings: Iterable[Finding]) -> tuple[ModelSummary, ...]:

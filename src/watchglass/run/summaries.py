@@ -128,6 +128,7 @@ def _models_of(run: RunRecords, name: str | None) -> tuple[ModelSummary, ...]:
 def _summary(model: int, kind: str, steps: int, loss: float | None, evaluated: Sequence[Stretch]) -> ModelSummary:
     name = series_name("loss", model)
     losses = [stretch.means[name] for stretch in evaluated if name in stretch.means]
+    accuracy = series_name("accuracy", model)
     return ModelSummary(
         model,
         model_name(model),
@@ -136,7 +137,8 @@ def _summary(model: int, kind: str, steps: int, loss: float | None, evaluated: S
         training_loss=loss,
         validation_loss=_last(evaluated, name),
         best_validation_loss=min((each for each in losses if not math.isnan(each)), default=None),
-        accuracy=_last(evaluated, series_name("accuracy", model)),
+        accuracy=_last(evaluated, accuracy),
+        accuracy_share=evaluated[-1].covered.get(accuracy, 1.0) if evaluated else 1.0,
     )
 
 

@@ -7,6 +7,7 @@ the time at which data arrived.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -55,6 +56,8 @@ class Stretch:
     means: dict[str, float]
     #: Of such an evaluation, the means over the batches of the training data; else empty.
     training_means: dict[str, float] = field(default_factory=dict)
+    #: Of each mean, the share of the steps of the stretch, or of those over other data, that have a value, 0 to 1.
+    covered: dict[str, float] = field(default_factory=dict)
 
 
 class Series:
@@ -104,9 +107,14 @@ class _Piece:
     seen: float = 0.0
     sums: dict[str, float] = field(default_factory=dict)
     weights: dict[str, float] = field(default_factory=dict)
+    steps: int = 0
+    #: Steps that have a value, by name.
+    counts: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: _Piece) -> None:
         self.joined |= other.joined
+        self.steps += other.steps
+        self.counts.update(other.counts)
         self.rows, self.seen = self.rows + other.rows, self.seen + other.seen
         for name, total in other.sums.items():
             self.sums[name] = self.sums.get(name, 0.0) + total
@@ -114,6 +122,9 @@ class _Piece:
 
     def means(self) -> dict[str, float]:
         return {name: total / self.weights[name] for name, total in self.sums.items()}
+
+    def covered(self) -> dict[str, float]:
+        return {name: count / self.steps for name, count in self.counts.items()}
 
 
 @dataclass
@@ -135,6 +146,8 @@ class _OpenStretch:
             self.pieces.append(_Piece())
         piece = self.pieces[-1]
         piece.joined |= several
+        piece.steps += 1
+        named = set()
         for info, weight, value in scalars:
             # A weight of zero means that the batch size is not known; then every step counts alike.
             counted = weight if weight > 0 else 1.0
@@ -143,6 +156,8 @@ class _OpenStretch:
                 continue
             piece.sums[info.name] = piece.sums.get(info.name, 0.0) + value * counted
             piece.weights[info.name] = piece.weights.get(info.name, 0.0) + counted
+            named.add(info.name)
+        piece.counts.update(named)
         self.steps += 1
         if len(self.pieces) == _MOST_PIECES:
             self.pieces = [_sum(self.pieces[at : at + 2]) for at in range(0, _MOST_PIECES, 2)]
@@ -152,8 +167,11 @@ class _OpenStretch:
         begin, end = seen_block([each.rows for each in self.pieces], [each.seen for each in self.pieces])
         edge = begin or end
         parts = _apart(self.pieces[:edge], self.pieces[edge:]) if edge else ([], self.pieces)
-        training, held_out = (_sum(part).means() for part in (reversed(parts) if begin else parts))
-        return Stretch(self.mode, self.train_step, self.first_step, self.last_step, held_out, training)
+        training, held_out = (_sum(part) for part in (reversed(parts) if begin else parts))
+        return Stretch(
+            self.mode, self.train_step, self.first_step, self.last_step,
+            held_out.means(), training.means(), held_out.covered(),
+        )  # fmt: skip
 
 
 def _apart(before: list[_Piece], after: list[_Piece]) -> tuple[list[_Piece], list[_Piece]]:

@@ -117,6 +117,7 @@ def _model(summary: ModelSummary) -> dict[str, Any]:
         "validation_loss": summary.validation_loss,
         "best_validation_loss": summary.best_validation_loss,
         "accuracy": summary.accuracy,
+        "accuracy_share": summary.accuracy_share,
         "findings": summary.findings,
         "worst": summary.worst.value if summary.worst is not None else None,
     }

@@ -47,7 +47,7 @@ def model_line(summary: ModelSummary) -> str:
     if best is not None and best != summary.validation_loss:
         parts[-1] += f" (best {number(best)})"
     if summary.accuracy is not None:
-        parts.append(f"accuracy {number(summary.accuracy)}")
+        parts.append(f"{summary.accuracy_name.removeprefix('validation ')} {number(summary.accuracy)}")
     found = f"; {count(summary.findings, 'finding')}" if summary.findings else ""
     return f"{name}{whose}{kind}: {', '.join(parts)}{found}"
 

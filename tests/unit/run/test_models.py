@@ -69,6 +69,17 @@ def test_a_run_says_what_each_model_came_to(tmp_path):
     assert (second.training_loss, second.validation_loss, second.best_validation_loss) == (0.25, 0.4, 0.2)
     assert second.accuracy == 0.5
     assert (second.findings, second.worst) == (0, None)
+    assert second.accuracy_share == 1
+    assert second.accuracy_name == "validation accuracy"
+
+
+def test_an_accuracy_of_some_batches_says_of_how_many(tmp_path):
+    evaluation = [Step({"loss": 0.3, **({"accuracy": 0.5} if i < 2 else {})}, mode=Mode.EVAL) for i in range(8)]
+    training = [Step({"loss": 0.25}) for _ in range(4)]
+    (model,) = open_run(build_run(tmp_path / "run", [*training, *evaluation])).models
+    assert model.accuracy == 0.5
+    assert model.accuracy_share == 0.25
+    assert model.accuracy_name == "validation accuracy (25 % of batches)"
 
 
 def test_workers_that_train_each_by_itself_have_models_each(tmp_path):
