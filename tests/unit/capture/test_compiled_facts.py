@@ -398,6 +398,31 @@ def test_a_loss_scale_is_recorded_when_it_changes(tmp_path: Path) -> None:
     assert changes == [(0, 1024.0, None), (2, 512.0, 1024.0)]
 
 
+def test_clips_are_counted_with_the_norm_before_them(tmp_path: Path) -> None:
+    own = facts.Clip("global_clipnorm", max_norm=2.0)
+    each = facts.Clip("clipnorm", max_norm=2.0, norm_of="each variable")
+    scripts = facts.Clip("clip_by_global_norm", max_norm=0.5)
+    loop = Loop(tmp_path / "run")
+    updater = Updater("SGD", clips=(own, each))
+    for number in range(34):
+        with loop.step(1.0, updaters={0: updater, 1: SGD}) as add:
+            add(ValuePart.GRADIENT, np.full((2, 2), float(number % 2 + 1)), "dense.weight", DENSE, parameter=WEIGHT)
+            add(ValuePart.CLIPPED, np.array(float(number % 2)), "norm", model=1, clip=scripts)
+    loop.hook.close()
+    run = watchglass.open_run(tmp_path / "run")
+    found = {
+        name: [(clip.calls, clip.compared, clip.exceeded) for clip in run.facts(facts.Clip) if clip.function == name]
+        for name in ("global_clipnorm", "clipnorm", "clip_by_global_norm")
+    }
+    assert found == {
+        "global_clipnorm": [(1, 1, 0), (32, 32, 16)],
+        "clipnorm": [(1, 0, 0), (32, 0, 0)],
+        "clip_by_global_norm": [(1, 1, 0), (32, 32, 16)],
+    }
+    assert run.scalars("gradient_norm_before_clip")[1].tolist() == [2.0, 4.0] * 17
+    assert run.scalars("model_2/gradient_norm_before_clip")[1].tolist() == [0.0, 1.0] * 17
+
+
 def test_a_number_of_the_loop_counts_more_than_one_of_collected_values(tmp_path: Path) -> None:
     call = ObservedLoss("cross_entropy", (4, 2), (4,), ("float32", "int64"), by_class=True)
     loop = Loop(tmp_path / "run")

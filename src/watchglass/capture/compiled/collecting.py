@@ -27,6 +27,7 @@ class ValuePart(str, Enum):
     RATE = "rate"  #: The learning rate of the update, a number.
     UPDATES = "updates"  #: How many updates there were after it, a number, if moments are corrected for their start.
     SCALE = "scale"  #: The factor of loss scaling, a number.
+    CLIPPED = "clipped"  #: The norm of gradients that the script clips, before it does, a number.
     BATCH = "batch"  #: A tensor that the model takes, named by its place in the arguments, ``"0"``, ``"image"``.
     INPUT = "input"  #: What a module takes.
     OUTPUT = "output"  #: What a module returns.
@@ -84,12 +85,14 @@ class Updater:
         groups: Settings of its groups; a learning rate that is collected counts for the first one.
         group_of: Group of a parameter by its name; 0 for those that are not named.
         skips: Whether it leaves out an update whose gradients are not finite, as loss scaling does.
+        clips: How the gradients are clipped that are collected as those that it gets.
     """
 
     type: str
     groups: tuple[facts.UpdateGroup, ...] = (facts.UpdateGroup(),)
     group_of: Mapping[str, int] = field(default_factory=dict)
     skips: bool = False
+    clips: tuple[facts.Clip, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,7 @@ class Collected:
         tags: Its tags from structure.
         call: Of predictions and labels, the call of the loss function.
         attention: Of attention, the call.
+        clip: Of the norm of gradients that are clipped, how.
     """
 
     part: ValuePart
@@ -117,6 +121,7 @@ class Collected:
     tags: tuple[str, ...] = ()
     call: ObservedLoss | None = None
     attention: facts.SeenByAttention | None = None
+    clip: facts.Clip | None = None
 
 
 #: Values by key.

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from watchglass.capture.compiled.batches import BatchFacts, batch_of
+from watchglass.capture.compiled.clips import ClipFacts
 from watchglass.capture.compiled.collecting import Collected, Updater, ValuePart
 from watchglass.capture.compiled.first_bad import CollectedStep, bad_among
 from watchglass.capture.compiled.graphs import GraphFacts
@@ -48,7 +49,7 @@ class StepDelivery:
         self._modules = ModuleTensors(port, self._saving)
         self._batches, self._judged, self._updates = BatchFacts(source), JudgedValues(source), UpdateFacts(source)
         self._graphs, self._normalizations = GraphFacts(source), NormalizationFacts(source)
-        self._tokens = TokenFacts(source)
+        self._tokens, self._clips = TokenFacts(source), ClipFacts(port, source)
         self._programs: list[tuple[int, TracedProgram]] = []
         self._about = port.model_numbers.in_facts
 
@@ -104,6 +105,9 @@ class StepDelivery:
             self._batches.save(step, found, model, kinds, self._about)
             if step.mode is Mode.TRAIN:
                 self._updates.save(step, found, model, updaters.get(model), kinds, self._about)
+                if "clip" in kinds:
+                    norm = self._parameters.norm_of(step.records, model)
+                    self._clips.save(step.records, found, model, updaters.get(model), norm)
                 if "token_targets" in kinds:
                     self._tokens.save(step, found, model)
         if "running_statistics" in kinds:

@@ -4,7 +4,27 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from collections.abc import Mapping
 from typing import Any
+
+from watchglass.records import facts
+
+#: Settings of optimizers that limit gradients: the fields of the fact.
+_CLIPS = {
+    "clipnorm": lambda limit: {"max_norm": limit, "norm_of": "each variable"},
+    "global_clipnorm": lambda limit: {"max_norm": limit},
+    "clipvalue": lambda limit: {"clip_value": limit},
+}
+
+
+def clips_of(config: Mapping[str, Any]) -> tuple[facts.Clip, ...]:
+    """How an optimizer with these settings clips the gradients that it gets."""
+    limits = {name: config.get(name) for name in _CLIPS}
+    return tuple(
+        facts.Clip(name, **_CLIPS[name](float(limit)))
+        for name, limit in limits.items()
+        if isinstance(limit, (int, float)) and limit > 0
+    )
 
 
 def config_of(optimizer: Any) -> dict[str, Any]:

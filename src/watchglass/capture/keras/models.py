@@ -10,7 +10,7 @@ from typing import Any
 import keras
 
 from watchglass.capture.compiled.collecting import Updater
-from watchglass.capture.compiled.keras_optimizers import config_of
+from watchglass.capture.compiled.keras_optimizers import clips_of, config_of
 from watchglass.capture.keras.backends import Backend
 from watchglass.capture.keras.losses import RunningMeans
 from watchglass.capture.keras.structure import KerasModules, variables
@@ -78,7 +78,7 @@ class KerasModel:
             lr=self.rate, weight_decay=settings.get("weight_decay") or 0.0, decoupled=True,
             eps=settings.get("epsilon"), beta2=settings.get("beta_2", settings.get("rho")),
         )  # fmt: skip
-        self.updater = Updater(kind, (group,), skips=inner is not optimizer)
+        self.updater = Updater(kind, (group,), skips=inner is not optimizer, clips=clips_of(settings))
         self.batches_per_update = inner.gradient_accumulation_steps or 1
         self._trained = self._batches_trained()
 

@@ -98,6 +98,11 @@ class Parameters:
         norms = DeferredNumbers(lambda: np.where(_is_bad(found := late.resolve()), np.nan, found[:, _L2]))
         return LateGradients([(norms, list(range(len(names))))], names)
 
+    def norm_of(self, records: CapturedRecords, model: int) -> Any:
+        """The norm of the gradients of a model, which may come later; None where it is not recorded."""
+        known_id = self._port.ids.known(series_name("gradient_norm", model))
+        return next((norm for tensor_id, _, norm in records.rows[SCALARS] if tensor_id == known_id), None)
+
     def add_norm(self, records: CapturedRecords, norm: Any, sharded: bool, model: int) -> None:
         """Record the norm of one optimizer's gradients; with those of others of the model it becomes one norm."""
         scalars, name = records.rows[SCALARS], series_name("gradient_norm", model)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from watchglass.capture.port import Port
+from watchglass.capture.tensorflow.clips import CLIPS, clipped
 from watchglass.capture.tensorflow.functions import key_of
 from watchglass.capture.tensorflow.losses import KERAS_FUNCTIONS, NN_FUNCTIONS, of_function, of_object
 from watchglass.capture.wrappers_importlib_bootstrap import RAISED, around
@@ -80,6 +81,8 @@ class TensorFlowHooks:
         wrap(tf.Module, "__init__", lambda a, k: True, lambda a, k, r: w.models.offer(a[0]))
         for name in NN_FUNCTIONS:
             self._observe_loss(tf.nn, name)
+        for name in CLIPS:
+            self._observe_clip(name)
         self._compiled = CompiledCalls(watching)
         self._replace(COMPILED, "__call__", self._compiled.wrap, self._compiled.leaves)
         with tf.Graph().as_default():  # a variable outside of it would begin the use of devices: no setting after it
@@ -150,6 +153,13 @@ class TensorFlowHooks:
 
         if callable(getattr(owner, name, None)):
             self._wrap(owner, name, self._enters_loss, returned)
+
+    def _observe_clip(self, name: str) -> None:
+        def returned(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+            if result is not RAISED:
+                self._watching.clipped(lambda: clipped(name, args, kwargs, result))
+
+        self._wrap(tf, name, lambda args, kwargs: True, returned)
 
     def _wrap(self, owner: Any, name: str, begin: Any, end: Any) -> None:
         self._replace(owner, name, lambda original: around(original, begin, end, bypass=self._watching.is_off))

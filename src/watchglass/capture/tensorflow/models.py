@@ -34,6 +34,7 @@ class TrainedModel:
         modules: The places of its modules, by identity of the module.
         roots: What the script calls, alive as long as this.
         optimizer: The optimizer that changed it last.
+        clips: How the script clips its gradients one by one.
     """
 
     number: int
@@ -41,6 +42,7 @@ class TrainedModel:
     modules: dict[int, Place] = field(default_factory=dict)
     roots: list[Any] = field(default_factory=list)
     optimizer: Any = None
+    clips: dict[facts.Clip, None] = field(default_factory=dict)
 
     def description(self, number: int | None) -> facts.ModelDescription:
         """What is known of it, under a number; None where there is one model."""

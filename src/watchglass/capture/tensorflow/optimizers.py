@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from watchglass.capture.compiled.collecting import Updater
-from watchglass.capture.compiled.keras_optimizers import config_of
+from watchglass.capture.compiled.keras_optimizers import clips_of, config_of
 from watchglass.capture.module_places import ParameterPlace
 from watchglass.capture.tensorflow.models import TrainedModel, variable_of
 from watchglass.records import facts
@@ -44,7 +44,7 @@ def updater_of(optimizer: Any) -> Updater:
         weight_decay=float(numbers.get("weight_decay", 0.0)), decoupled=True,
         eps=numbers.get("epsilon"), beta2=numbers.get("beta_2", numbers.get("rho")),
     )  # fmt: skip
-    return Updater(type(inner).__name__, (group,), skips=inner is not optimizer)
+    return Updater(type(inner).__name__, (group,), skips=inner is not optimizer, clips=clips_of(settings))
 
 
 def inner_of(optimizer: Any) -> Any:

@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import tensorflow as tf
@@ -18,9 +18,11 @@ from watchglass.capture.compiled.collecting import Collected, Updater, ValuePart
 from watchglass.capture.compiled.delivery import StepDelivery
 from watchglass.capture.compiled.reductions import Reduced
 from watchglass.capture.compiled.steps import CompiledSteps
+from watchglass.capture.compiled.updates import SCRIPT
 from watchglass.capture.model_numbers import FrameworkNumbers
 from watchglass.capture.port import Port
 from watchglass.capture.tensorflow.arrays import TensorFlowArrays
+from watchglass.capture.tensorflow.clips import ClippedGradients
 from watchglass.capture.tensorflow.functions import FunctionAbout, key_of, look, taken
 from watchglass.capture.tensorflow.losses import JudgedCall, as_collected
 from watchglass.capture.tensorflow.models import TrainedModel, TrainedModels, variable_of
@@ -352,6 +354,11 @@ class TapeSteps:
         if self.tracing.open and self._counts():
             self.tracing.open[-1].scaled[id(scaled)] = scaled, loss
 
+    def clipped(self, call: Callable[[], ClippedGradients]) -> None:
+        """A function that clips has returned; inside an optimizer it does what that says of itself."""
+        if self.tracing.open and not self._applies and self._counts():
+            self.tracing.open[-1].clips.append(call())
+
     def applies(self, optimizer: Any, gradients: Any, variables: Any) -> bool:
         """An optimizer is about to change variables."""
         if not self._counts():
@@ -507,6 +514,9 @@ class TapeSteps:
             if model.optimizer is not None:
                 updaters[model.number] = updater_of(model.optimizer)
                 self._put_states(values, model, opened.rates.get(model.number), scale)
+            if model.clips:
+                updater = updaters.get(model.number, SCRIPT)
+                updaters[model.number] = replace(updater, clips=(*updater.clips, *model.clips))
         self._save(step, values, updaters)
 
     def _put_states(self, values: Values, model: TrainedModel, rate: float | None, scale: float | None) -> None:

@@ -13,11 +13,13 @@ import tensorflow as tf
 
 from watchglass.capture.compiled.collecting import Collected, Collector, ValuePart, Values
 from watchglass.capture.compiled.reductions import reduced_values
+from watchglass.capture.facts.clips import NORM_BEFORE_CLIP
 from watchglass.capture.module_places import Place
 from watchglass.capture.planning.plan import Plan
 from watchglass.capture.saving.module_tensors import input_tags
 from watchglass.capture.saving.nested_arrays import leaves_in
 from watchglass.capture.tensorflow.arrays import PRIMITIVES
+from watchglass.capture.tensorflow.clips import ClippedGradients
 from watchglass.capture.tensorflow.graph import TracedGraph
 from watchglass.capture.tensorflow.losses import JudgedCall
 from watchglass.capture.tensorflow.models import TrainedModel, TrainedModels, variable_of
@@ -39,6 +41,7 @@ class Doings:
         updates: Calls of optimizers: the optimizer, variables with the gradients that it got.
         scaled: Losses before scaling, by identity of the scaled one.
         judged: Calls of loss functions with their results.
+        clips: Calls that clip tensors, of gradients or not.
         calls: Calls of layers: the layer, its arguments, its result; the inner ones first.
         roots: The layers among them that the script called.
         depth: How many layers run now.
@@ -55,6 +58,7 @@ class Doings:
     updates: list[tuple[Any, Pairs]] = field(default_factory=list)
     scaled: dict[int, tuple[Any, Any]] = field(default_factory=dict)
     judged: list[tuple[JudgedCall | None, Any]] = field(default_factory=list)
+    clips: list[ClippedGradients] = field(default_factory=list)
     calls: list[tuple[Any, Any, Any]] = field(default_factory=list)
     roots: list[Any] = field(default_factory=list)
     depth: int = 0
@@ -99,6 +103,7 @@ class Doings:
                 (call and call._replace(predictions=of(call.predictions), labels=of(call.labels)), of(result))
                 for call, result in self.judged
             ],
+            clips=[each.changed(of) for each in self.clips],
             calls=[(layer, of(arguments), of(result)) for layer, arguments, result in self.calls],
         )
 
@@ -110,6 +115,7 @@ class Doings:
         for judged, result in other.judged:
             number = len(self.judged) + 1
             self.judged.append((judged and judged._replace(call=replace(judged.call, number=number)), result))
+        self.clips += other.clips
         self.calls += other.calls
         if not self.depth:
             self.roots += other.roots
@@ -239,6 +245,7 @@ class GraphTracing:
                 if belongs(arguments.labels, graph) or (graph is None and not tf.is_tensor(arguments.labels)):
                     self._add(ValuePart.LABELS, f"label{suffix}", arguments.labels, **more)
         if not losses_only and self._plan is not None:
+            self._close_clips(doings, graph)
             self._close_gradients(doings, graph)
             self._close_modules(doings, graph)
         return doings.values
@@ -263,6 +270,22 @@ class GraphTracing:
         """The values of a graph with those reduced that are there for their statistics alone."""
         wanted = (lambda role: True) if self._plan is None else self._plan.takes_elements
         return reduced_values(PRIMITIVES, values, self.collector.known, wanted)
+
+    def _close_clips(self, doings: Doings, graph: Any) -> None:
+        owners: dict[int, TrainedModel] = {}
+        for model, _, pairs in doings.derived:
+            owners |= {id(gradient): model for _, gradient in pairs if gradient is not None}
+        for _, pairs in doings.updates:
+            known = ((self.models.place_of(variable), each) for variable, each in pairs if each is not None)
+            owners |= {id(gradient): found[0] for found, gradient in known if found is not None}
+        for each in doings.clips:
+            owner = next((owners[id(one)] for one in (*each.given, *each.returned) if id(one) in owners), None)
+            if each.norm is None:
+                if owner is not None:  # else it clips no gradients
+                    owner.clips[each.clip] = None
+            elif belongs(each.norm, graph) and (owner is not None or doings.derived):
+                owner = owner or doings.derived[-1][0]
+                self._add(ValuePart.CLIPPED, NORM_BEFORE_CLIP, each.norm, model=owner.number, clip=each.clip)
 
     def _close_gradients(self, doings: Doings, graph: Any) -> None:
         found: dict[int, tuple[Any, Any]] = {}

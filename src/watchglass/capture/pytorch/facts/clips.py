@@ -6,23 +6,19 @@ import functools
 import sys
 import types
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from watchglass.capture.facts.clips import NORM_BEFORE_CLIP, Clippings
 from watchglass.capture.port import Port
 from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
 from watchglass.capture.pytorch.device.readback import DeviceRows
-from watchglass.record import CapturedRecords, OpenStep
+from watchglass.record import OpenStep
 from watchglass.records import Role, TensorInfo, facts
 
-_NORM = "gradient_norm_before_clip"
-#: Calls after which the counts are recorded again, at the next captured step.
-_APART = 32
-_MOST_SETTINGS = 32
 _BY_NORM, _BY_VALUE = "clip_grad_norm_", "clip_grad_value_"
 #: Names of the arguments behind the parameters.
 _ARGUMENTS = {
@@ -32,36 +28,19 @@ _ARGUMENTS = {
 }
 
 
-@dataclass
-class _Clipping:
-    """One way of clipping, and its counts since the last record."""
-
-    fact: facts.Clip
-    calls: int = 0
-    compared: int = 0
-    exceeded: int = 0
-
-    def record(self, records: CapturedRecords) -> None:
-        """Record it; resets the counts."""
-        fact = replace(self.fact, calls=self.calls, compared=self.compared, exceeded=self.exceeded)
-        records.add_fact(fact, fact.function)
-        self.calls = self.exceeded = self.compared = 0
-
-
 class ClipCalls:
     """Listens to the clip functions of ``torch.nn.utils``."""
 
     def __init__(self, port: Port, leave: ExitStack) -> None:
         self._port = port
-        self._known: dict[tuple[Any, ...], _Clipping] = {}
+        self._clippings = Clippings()
         for function, call in calls.CLIPS.items():
             leave.callback(call.listen(port.guard, after=port.guarded(functools.partial(self._clipped, function))))
 
     def step_began(self, step: OpenStep) -> None:
         """A captured step has begun: record how often a gradient was clipped."""
-        for clipping in self._known.values():
-            if clipping.calls >= _APART:
-                clipping.record(step.records)
+        for fact in self._clippings.due():
+            step.records.add_fact(fact, fact.function)
 
     def _clipped(self, function: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         given = {**dict(zip(_ARGUMENTS[function], args[1:], strict=False)), **kwargs}
@@ -71,19 +50,10 @@ class ClipCalls:
         # A limit that is a tensor is not read: its device might have to be waited for.
         limit = limit if isinstance(limit, (int, float)) else None
         value = self._record(norm)
-        key = (function, limit, norm_type)
-        clipping = self._known.get(key)
-        fresh = clipping is None
-        if clipping is None:
-            if len(self._known) >= _MOST_SETTINGS:
-                return  # a limit that changes all the time
-            clipping = self._known[key] = _Clipping(_settings(function, limit, norm_type, norm))
-        clipping.calls += 1
-        if value is not None and limit is not None:
-            clipping.compared += 1
-            clipping.exceeded += not value <= limit
-        if fresh:
-            clipping.record(self._port.records.current())
+        make = functools.partial(_settings, function, limit, norm_type, norm)
+        first = self._clippings.called((function, limit, norm_type), make, value)
+        if first is not None:
+            self._port.records.current().add_fact(first, function)
 
     def _record(self, norm: Any) -> float | None:
         """Record the norm at captured steps; returns it where that needs no wait."""
@@ -104,9 +74,10 @@ class ClipCalls:
             if partial:
                 # The norm of this rank's shards: the total is the root of the sum of squares over ranks.
                 self._port.ids.of(
-                    _NORM, lambda: TensorInfo(0, _NORM, Role.METRIC, dtype="float64", placement="partial")
+                    NORM_BEFORE_CLIP,
+                    lambda: TensorInfo(0, NORM_BEFORE_CLIP, Role.METRIC, dtype="float64", placement="partial"),
                 )
-            self._port.add_scalar(step.records, _NORM, value, Role.METRIC)
+            self._port.add_scalar(step.records, NORM_BEFORE_CLIP, value, Role.METRIC)
         return value if norm.device.type == "cpu" and not partial else None
 
 
