@@ -19,6 +19,7 @@ import watchglass
 from frameworks.reduced_cases import reduce_everything, same_runs
 from watchglass import Mode, Role
 from watchglass.control import Commit, Stop
+from watchglass.evaluate import judge_run
 from watchglass.records import facts
 from watchglass.run import count_steps
 
@@ -318,6 +319,36 @@ class KerasSuite:
         found = train(tmp_path / "device")
         assert all(np.array_equal(one, other) for one, other in zip(found, expected, strict=True))
         same_runs(watchglass.open_run(tmp_path / "device"), watchglass.open_run(tmp_path / "host"))
+
+    @pytest.mark.parametrize("fault", ["", "called_for_inference", "frozen"])
+    def test_averages_that_nothing_updates_are_found(self, keras: Any, tmp_path: Path, fault: str) -> None:
+        class Net(keras.Model):  # type: ignore[misc]
+            def __init__(self) -> None:
+                super().__init__()
+                self.first = keras.layers.Dense(4, activation="relu")
+                self.norm = keras.layers.BatchNormalization(momentum=0.9, trainable=fault != "frozen")
+                self.last = keras.layers.Dense(1)
+
+            def call(self, inputs: Any, training: bool = False) -> Any:
+                normal = self.norm(self.first(inputs), training=training and fault != "called_for_inference")
+                return self.last(normal)
+
+        inputs, labels = data(64)
+        model = Net()
+        model.compile("sgd", "mse")
+        with watchglass.watch(model, run=tmp_path / "run", save_interval=4, strict=True):
+            model.fit(inputs, labels, batch_size=8, epochs=2, validation_data=(inputs, labels), verbose=0)
+        run = watchglass.open_run(tmp_path / "run")
+        fired = {finding.rule for finding in judge_run(run).findings}
+        assert ("NormalizationNeverUpdated" in fired) is (fault == "called_for_inference")
+        trained = [each for each in run.facts(facts.NormalizationStatistics) if each.model_training]
+        assert bool(trained) is (fault != "frozen")
+        for fact in trained:
+            (state,) = fact.modules or ()
+            assert (state.module, state.type) == ("batch_normalization", "BatchNormalization")
+            assert (state.training, state.initial) == (not fault, bool(fault))
+            assert state.momentum == pytest.approx(0.1)
+            assert None not in (state.mean_off, state.variance_ratio)
 
     def test_a_stop_ends_the_fit_as_keras_does(self, build: Callable[..., Model], keras: Any, tmp_path: Path) -> None:
         inputs, labels = data(64)

@@ -91,8 +91,11 @@ def module_by_hand(training: Training, steps: int, *, compiled: bool) -> None:
     training.variables = list(net.trainable_variables)
 
 
-def keras_model(training: Training, steps: int, **options: Any) -> None:
-    """A model of Keras in a loop of the script, with an evaluation after each tenth update; eager without options."""
+def keras_model(training: Training, steps: int, trained: bool = True, **options: Any) -> None:
+    """A model of Keras in a loop of the script, with an evaluation after each tenth update; eager without options.
+
+    It may not be told that it is trained.
+    """
     import keras
 
     keras.utils.set_random_seed(0)
@@ -105,7 +108,7 @@ def keras_model(training: Training, steps: int, **options: Any) -> None:
 
     def update(inputs: Any, labels: Any) -> Any:
         with tf.GradientTape() as tape:
-            loss = loss_of(labels, model(inputs, training=True))
+            loss = loss_of(labels, model(inputs, training=trained))
         gradients = tape.gradient(loss, model.trainable_variables)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return loss

@@ -357,13 +357,14 @@ def test_moving_averages_are_compared_with_what_a_module_normalises(tmp_path: Pa
                     model(inputs)
                     with loop.step(1.0) as add:
                         add(ValuePart.INPUT, _copy(inputs), "0", place)
-                        add(ValuePart.MEAN, _copy(norm.running_mean), "running_mean", place)
+                        about = facts.NormalizationState(training=True, momentum=norm.momentum)
+                        add(ValuePart.MEAN, _copy(norm.running_mean), "running_mean", place, normalization=about)
                         add(ValuePart.VARIANCE, _copy(norm.running_var), "running_var", place)
         runs.append(watchglass.open_run(path))
     found = []
     for run in runs:
         rows = _facts(run, facts.NormalizationStatistics)
-        known = [{name: each for name, each in row["modules"][0].items() if name not in ("momentum", "batches")}
+        known = [{name: each for name, each in row["modules"][0].items() if name != "batches"}
                  for _, row in rows]  # fmt: skip
         found.append([([step for step, _ in rows]), known])
     assert found[0][0] == [0, 1, 3, 7]

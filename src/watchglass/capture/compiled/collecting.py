@@ -111,6 +111,7 @@ class Collected:
         call: Of predictions and labels, the call of the loss function.
         attention: Of attention, the call.
         clip: Of the norm of gradients that are clipped, how.
+        normalization: Of moving averages, what is known of their module; None where the mode of the step says it.
     """
 
     part: ValuePart
@@ -122,6 +123,7 @@ class Collected:
     call: ObservedLoss | None = None
     attention: facts.SeenByAttention | None = None
     clip: facts.Clip | None = None
+    normalization: facts.NormalizationState | None = None
 
 
 #: Values by key.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,8 @@ class NormalizationFacts:
             if mean is None or variance is None:
                 continue
             moments = _moments(given[path], math.prod(value.shape)) if training and path in given else (None, None)
-            about = facts.NormalizationState(path, what.place.module_type, training)
+            about = what.normalization or facts.NormalizationState(training=training)
+            about = replace(about, module=path, type=what.place.module_type)
             rows.append((about, (mean, variance, *moments, None)))
         if rows:
             make = functools.partial(self._running.fact, training, rows)

@@ -11,6 +11,7 @@ import keras
 
 from watchglass.capture.arrays import arrays_of
 from watchglass.capture.compiled.collecting import Collected, Collector, ValuePart, Values
+from watchglass.capture.compiled.keras_normalizations import averages_of
 from watchglass.capture.compiled.program import TracedProgram
 from watchglass.capture.compiled.reductions import ReducingArrays, reduced_values
 from watchglass.capture.keras.attention import ATTENTION, seen_by
@@ -143,6 +144,7 @@ class StepValues:
             stack.enter_context(_method(model, "compute_loss", self._around_objective))
             for layer in ATTENTION:
                 stack.enter_context(_method(layer, "call", self._around_attention))
+            stack.enter_context(_method(keras.layers.BatchNormalization, "call", self._around_normalization))
             optimizers = (each for each in vars(model).values() if isinstance(each, keras.optimizers.Optimizer))
             for optimizer in {id(each): each for each in optimizers}.values():
                 stack.enter_context(_method(optimizer, "apply", functools.partial(self._around_apply, optimizer)))
@@ -207,6 +209,17 @@ class StepValues:
 
         self._shielded(attended)()
         return original(*args, **kwargs)
+
+    def _around_normalization(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+
+        def normalized() -> None:
+            place = self._places.get(id(args[0]))
+            for part, variable, about in averages_of(args, kwargs) if place is not None else ():
+                self._add(part, "", self._backend.value_now(variable), place or NOWHERE, normalization=about)
+
+        self._shielded(normalized)()
+        return result
 
     # -- losses ----------------------------------------------------------------------------------------------------
 

@@ -100,6 +100,7 @@ class TensorFlowHooks:
         self._keras = True
         w = self._watching
         self._wrap(keras.Layer, "__call__", lambda a, k: w.layer_enters(a[0]), self._layer_returns)
+        self._wrap(keras.layers.BatchNormalization, "call", lambda a, k: w.collects(), self._normalized)
         self._wrap(keras.losses.Loss, "__call__", self._enters_loss, self._object_returns)
         for name in KERAS_FUNCTIONS:
             self._observe_loss(keras.losses, name)
@@ -133,6 +134,10 @@ class TensorFlowHooks:
 
     def _layer_returns(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         self._watching.layer_returns(args[0], args[1:], None if result is RAISED else result)
+
+    def _normalized(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        if result is not RAISED:
+            self._watching.tracing.normalized(args, kwargs)
 
     def _enters_loss(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         depth = self._inside.depth = getattr(self._inside, "depth", 0) + 1

@@ -412,6 +412,10 @@ class TapeSteps:
         if self.tracing.open:
             self.tracing.layer_returns(layer, arguments, result)
 
+    def collects(self) -> bool:
+        """Whether values of what is called now are collected."""
+        return bool(self.tracing.open) and self._counts() and (self.tracing.tracing or self._tapes > 0)
+
     def judged(self, about: Callable[[int], JudgedCall | None], result: Any) -> None:
         """A loss function has returned."""
         if not self._counts():

@@ -12,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from watchglass.capture.compiled.collecting import Collected, Collector, ValuePart, Values
+from watchglass.capture.compiled.keras_normalizations import averages_of
 from watchglass.capture.compiled.reductions import reduced_values
 from watchglass.capture.facts.clips import NORM_BEFORE_CLIP
 from watchglass.capture.module_places import Place
@@ -23,7 +24,7 @@ from watchglass.capture.tensorflow.clips import ClippedGradients
 from watchglass.capture.tensorflow.graph import TracedGraph
 from watchglass.capture.tensorflow.losses import JudgedCall
 from watchglass.capture.tensorflow.models import TrainedModel, TrainedModels, variable_of
-from watchglass.records import ModuleKind, Role
+from watchglass.records import ModuleKind, Role, facts
 
 #: Kinds of modules whose inputs rules read.
 _INPUTS_READ = (ModuleKind.RECTIFIER, ModuleKind.SATURATING)
@@ -43,6 +44,8 @@ class Doings:
         judged: Calls of loss functions with their results.
         clips: Calls that clip tensors, of gradients or not.
         calls: Calls of layers: the layer, its arguments, its result; the inner ones first.
+        normalized: Moving averages of batch normalizations that were called: the layer, what it is and what it was
+            called for, each with its value.
         roots: The layers among them that the script called.
         depth: How many layers run now.
         replicated: Whether replicas run in it, of which the first one is reported.
@@ -60,6 +63,7 @@ class Doings:
     judged: list[tuple[JudgedCall | None, Any]] = field(default_factory=list)
     clips: list[ClippedGradients] = field(default_factory=list)
     calls: list[tuple[Any, Any, Any]] = field(default_factory=list)
+    normalized: list[tuple[Any, ValuePart, facts.NormalizationState, Any]] = field(default_factory=list)
     roots: list[Any] = field(default_factory=list)
     depth: int = 0
     replicated: bool = False
@@ -227,6 +231,11 @@ class GraphTracing:
             self.models.offer(layer)
         doings.calls.append((layer, arguments, result))
 
+    def normalized(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """A batch normalization of Keras has returned."""
+        for part, variable, about in averages_of(args, kwargs):
+            self.open[-1].normalized.append((args[0], part, about, tf.convert_to_tensor(variable)))
+
     def close(self, doings: Doings, graph: Any, *, losses_only: bool = False) -> Values:
         """Collect the values of a graph, or those that are there for no graph; of the frame that is open."""
         for model, pairs in doings.losses(graph).items():
@@ -305,6 +314,12 @@ class GraphTracing:
 
     def _close_modules(self, doings: Doings, graph: Any) -> None:
         seen: set[int] = set()
+        normalize = {id(layer) for layer, *_ in doings.normalized}
+        for layer, part, state, value in doings.normalized:
+            known = self.models.module(layer)
+            if known is not None and belongs(value, graph):
+                model, place = known
+                self._add(part, "", value, place=place, model=model.number, normalization=state)
         all_inputs, results_again = self.wanted
         for layer, arguments, result in doings.calls:
             known = self.models.module(layer)
@@ -319,7 +334,7 @@ class GraphTracing:
                 seen.add(id(value))
                 tags = _output_tags(place, is_root=is_root)
                 self._add(ValuePart.OUTPUT, path, value, place=place, model=model.number, tags=tags)
-            if not (is_root or all_inputs or place.kind in _INPUTS_READ):
+            if not (is_root or all_inputs or place.kind in _INPUTS_READ or id(layer) in normalize):
                 continue
             for path, value in leaves_in(arguments, tf.is_tensor):
                 if belongs(value, graph):

@@ -21,7 +21,7 @@ class NormalizationNeverUpdated(Rule):
         or by a factor of `factor` in the variance. Running statistics that were loaded and are kept (frozen,
         pretrained) are not reported. Nor is a model that is in evaluation mode as a whole: TrainEvalMode reports that.
     Usual causes: a momentum of 0 (PyTorch's momentum is the share of the new batch), fresh normalisation layers that
-        are set to eval() in training.
+        are set to eval() in training, or called with training=False in Keras.
     What to try: momentum 0.1; train() on the normalisation layers while the model is trained.
     Costs: the fact running_statistics, a few reductions per normalisation at a handful of steps.
     Source: exact; PyTorch documentation of BatchNorm; house: `min_steps`, `factor`.
