@@ -350,6 +350,35 @@ class KerasSuite:
             assert state.momentum == pytest.approx(0.1)
             assert None not in (state.mean_off, state.variance_ratio)
 
+    @pytest.mark.filterwarnings("ignore:Gradients do not exist")
+    @pytest.mark.parametrize("cut", [False, True])
+    def test_parameters_without_a_gradient_are_found(self, keras: Any, tmp_path: Path, cut: bool) -> None:
+        class Net(keras.Model):  # type: ignore[misc]
+            def __init__(self) -> None:
+                super().__init__()
+                self.kept = keras.layers.Dense(3, trainable=False)
+                self.first, self.last = keras.layers.Dense(4, activation="relu"), keras.layers.Dense(1)
+
+            def call(self, inputs: Any) -> Any:
+                hidden = self.first(self.kept(inputs))
+                return self.last(keras.ops.stop_gradient(hidden) if cut else hidden)
+
+        inputs, labels = data(64)
+        model = Net()
+        model.compile("sgd", "mse")
+        with watchglass.watch(model, run=tmp_path / "run", save_interval=2, strict=True):
+            model.fit(inputs, labels, batch_size=8, epochs=3, verbose=0)
+        run = watchglass.open_run(tmp_path / "run")
+        (held,) = run.facts(facts.Membership)
+        assert (held.trainable, held.of_stepped) == (4, facts.HeldParameters("SGD", 4))
+        assert held.left_out == held.left_out_beside == facts.NamedParameters()
+        found = cut and self.backend != "jax"  # where gradients that do not exist are zeros
+        names = ("dense_1.kernel", "dense_1.bias") if found else ()
+        assert held.without_gradient == facts.NamedParameters(len(names), names)
+        fired = {finding.rule for finding in judge_run(run).findings}
+        assert ("UnusedParameter" in fired) is found
+        assert "OptimizerMissesParameter" not in fired
+
     def test_a_stop_ends_the_fit_as_keras_does(self, build: Callable[..., Model], keras: Any, tmp_path: Path) -> None:
         inputs, labels = data(64)
         ended: list[str] = []

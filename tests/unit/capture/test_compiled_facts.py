@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from watchglass.capture.arrays import DeferredNumbers
 from watchglass.capture.compiled import steps as compiled_steps
 from watchglass.capture.compiled.collecting import Collected, Collector, ObservedLoss, Updater, ValuePart
 from watchglass.capture.compiled.delivery import StepDelivery
+from watchglass.capture.compiled.membership import membership_of
 from watchglass.capture.compiled.steps import CompiledSteps
 from watchglass.capture.module_places import ParameterPlace, Place
 from watchglass.records import DeclaredFact, facts
@@ -369,6 +371,25 @@ def test_moving_averages_are_compared_with_what_a_module_normalises(tmp_path: Pa
         found.append([([step for step, _ in rows]), known])
     assert found[0][0] == [0, 1, 3, 7]
     assert _same(*found), found
+
+
+def test_parameters_of_optimizers_are_compared_as_of_pytorch(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 3), nn.Linear(3, 1))
+    optimizer = torch.optim.SGD([*model[0].parameters(), *model[2].parameters()], 0.1)
+    with watchglass.watch(model, run=tmp_path, save_interval=1):
+        for inputs, _ in _batches(2):
+            optimizer.zero_grad()
+            model[2](model[1](model[0](inputs).detach())).mean().backward()
+            optimizer.step()
+    (seen,) = watchglass.open_run(tmp_path).facts(facts.Membership)
+    names = [name for name, _ in model.named_parameters()]
+    given = {name: not name.startswith("0") for name in names if not name.startswith("1")}
+    found = membership_of({"SGD": given}, names, [name for name in names if not name.startswith("0")])
+    assert found is not None
+    assert found.of_stepped == seen.of_stepped
+    assert replace(found, stepped=seen.stepped, optimizers=seen.optimizers, twice=seen.twice) == seen
+    assert membership_of({}, names, names) is None
 
 
 def test_units_of_a_kernel_are_its_last_axis(tmp_path: Path) -> None:

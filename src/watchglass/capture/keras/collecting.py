@@ -44,6 +44,7 @@ class StepValues:
     Attributes:
         known: What each value is.
         traces: How often the step was entered.
+        given: What optimizers are given at each update, by their types.
         means: Of the means that it updates, whether it gives weights.
         failure: What went wrong.
         programs: Read the programs of updates that were traced since the last step that was saved.
@@ -63,6 +64,7 @@ class StepValues:
         self._collector = Collector()
         self.known = self._collector.known
         self.traces = 0
+        self.given: dict[str, dict[str, bool]] = {}
         self.means: dict[str, bool] = {}
         self.failure: Exception | None = None
         self.programs: list[Callable[[Values], TracedProgram]] = []
@@ -130,6 +132,7 @@ class StepValues:
         self._parameters = {id(variable): place for variable, place in found}
         self._owners = {variable.path.replace("/", "_"): place.name for variable, place in found}
         self._losses = 0
+        self.given = {}
         self._given = {}
         if self._backend.name == "jax" and args and isinstance(args[0], tuple):
             self._given = {id(value): each for each, value in zip(model.trainable_variables, args[0][0], strict=True)}
@@ -334,8 +337,9 @@ class StepValues:
         self, place: ParameterPlace | None, value: Any, gradient: Any, optimizer: Any,
         updated: list[tuple[Any, ParameterPlace]], variable: Any, collected: dict[str, Any],
     ) -> None:  # fmt: skip
-        if place is None or gradient is None:
+        if place is None:
             return
+        self.given.setdefault(type(_innermost(optimizer)).__name__, {})[place.name] = gradient is not None
         now = self._backend.value_now
         scale = getattr(optimizer, "dynamic_scale", None)
         if (optimizer, self.traces) != self._rated:
@@ -344,8 +348,11 @@ class StepValues:
             if scale is not None:
                 self._add(ValuePart.SCALE, "loss_scale", now(scale))
         if value is not None:
-            updated.append((variable, place))
             self._add(ValuePart.BEFORE, place.name, value, place.place, parameter=place)
+        if gradient is None:
+            return
+        if value is not None:
+            updated.append((variable, place))
         scale = optimizer.loss_scale_factor if scale is None else now(scale)
         gradient = gradient if scale is None else keras.ops.cast(gradient, "float32") / scale
         if place.name in collected:

@@ -109,6 +109,10 @@ class KerasModel:
             self.means[mode] = dict(means)
             self._counted.pop(mode, None)
 
+    def trainable(self) -> list[str]:
+        """Names of its parameters that are not frozen."""
+        return [place.name for variable, place in variables(self._model) if variable.trainable]
+
     def describe(self, step: OpenStep, mode: Mode, number: int | None) -> None:
         """Add the facts about it under a number, once, and about each optimizer."""
         if mode is not Mode.TRAIN:

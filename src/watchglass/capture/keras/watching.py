@@ -11,6 +11,7 @@ from typing import Any
 import keras
 
 from watchglass.capture.compiled.delivery import StepDelivery
+from watchglass.capture.compiled.membership import MembershipFact
 from watchglass.capture.compiled.reductions import ReducingArrays
 from watchglass.capture.compiled.steps import CompiledSteps
 from watchglass.capture.keras.backends import Backend, TakenBatches
@@ -25,6 +26,7 @@ from watchglass.capture.model_numbers import FrameworkNumbers
 from watchglass.capture.port import Port
 from watchglass.capture.step_phases import NO_PHASES
 from watchglass.capture.wrappers_importlib_bootstrap import RAISED, around
+from watchglass.config import chosen_facts
 from watchglass.record import OpenStep
 from watchglass.records import Mode, facts
 from watchglass.store import ABSENT
@@ -46,6 +48,7 @@ class KerasWatching:
         self.port, self._backend = port, backend
         self._steps = CompiledSteps(port, loop(backend.name).profiler(port))
         self._delivery = StepDelivery(port, "keras", self._steps)
+        self._membership = MembershipFact("update")
         self._models: weakref.WeakKeyDictionary[Any, KerasModel] = weakref.WeakKeyDictionary()
         self._numbers = FrameworkNumbers(port.model_numbers)
         self._chosen: weakref.WeakSet[Any] | None = weakref.WeakSet()
@@ -181,6 +184,8 @@ class KerasWatching:
                 updaters = {} if about.updater is None else {about.number: about.updater}
                 self._delivery.save(step, values, collected.known, updaters)
                 about.learn_means(mode, collected.means)
+                if mode is Mode.TRAIN and step.due and "membership" in chosen_facts(self.port.config.facts):
+                    self._membership.save(step, about.number, collected.given, about.trainable())
         if taken is not None:
             about.samples += taken.samples
             about.batches += len(taken.taken)

@@ -34,6 +34,8 @@ class TrainedModel:
         modules: The places of its modules, by identity of the module.
         roots: What the script calls, alive as long as this.
         optimizer: The optimizer that changed it last.
+        given: Its parameters that optimizers were given, see :data:`~watchglass.capture.compiled.membership.Given`.
+        derived: Names of those whose gradients the script has computed.
         clips: How the script clips its gradients one by one.
     """
 
@@ -42,6 +44,8 @@ class TrainedModel:
     modules: dict[int, Place] = field(default_factory=dict)
     roots: list[Any] = field(default_factory=list)
     optimizer: Any = None
+    given: dict[str, dict[str, bool]] = field(default_factory=dict)
+    derived: set[str] = field(default_factory=set)
     clips: dict[facts.Clip, None] = field(default_factory=dict)
 
     def description(self, number: int | None) -> facts.ModelDescription:

@@ -16,6 +16,7 @@ import tensorflow as tf
 from watchglass.capture.arrays import DeferredNumbers
 from watchglass.capture.compiled.collecting import Collected, Updater, ValuePart, Values
 from watchglass.capture.compiled.delivery import StepDelivery
+from watchglass.capture.compiled.membership import MembershipFact
 from watchglass.capture.compiled.reductions import Reduced
 from watchglass.capture.compiled.steps import CompiledSteps
 from watchglass.capture.compiled.updates import SCRIPT
@@ -38,6 +39,7 @@ from watchglass.capture.tensorflow.optimizers import (
 from watchglass.capture.tensorflow.profiler import TensorFlowProfiler
 from watchglass.capture.tensorflow.second_traces import SecondTraces, is_of_script
 from watchglass.capture.tensorflow.tracing import Doings, GraphTracing, losses_in
+from watchglass.config import chosen_facts
 from watchglass.record import OpenStep
 from watchglass.records import Mode, Role, facts
 
@@ -90,6 +92,7 @@ class TapeSteps:
         self.tracing = GraphTracing(self.models, port.plan)
         self._second = SecondTraces(self.tracing)
         self._delivery = StepDelivery(port, "tensorflow", self.steps)
+        self._membership = MembershipFact("update")
         self._arrays = TensorFlowArrays()
         self._known: weakref.WeakKeyDictionary[Any, dict[Any, FunctionAbout]] = weakref.WeakKeyDictionary()
         #: Twins that run at all calls of functions, by these and by the key of their arguments.
@@ -518,6 +521,9 @@ class TapeSteps:
             if model.optimizer is not None:
                 updaters[model.number] = updater_of(model.optimizer)
                 self._put_states(values, model, opened.rates.get(model.number), scale)
+            if step.due and "membership" in chosen_facts(self.port.config.facts):
+                trained = [place.name for variable, place in model.parameters.values() if variable.trainable]
+                self._membership.save(step, model.number, model.given, trained, model.derived)
             if model.clips:
                 updater = updaters.get(model.number, SCRIPT)
                 updaters[model.number] = replace(updater, clips=(*updater.clips, *model.clips))

@@ -15,7 +15,7 @@ from watchglass.capture.compiled.collecting import Collected, Collector, ValuePa
 from watchglass.capture.compiled.keras_normalizations import averages_of
 from watchglass.capture.compiled.reductions import reduced_values
 from watchglass.capture.facts.clips import NORM_BEFORE_CLIP
-from watchglass.capture.module_places import Place
+from watchglass.capture.module_places import ParameterPlace, Place
 from watchglass.capture.planning.plan import Plan
 from watchglass.capture.saving.module_tensors import input_tags
 from watchglass.capture.saving.nested_arrays import leaves_in
@@ -24,6 +24,7 @@ from watchglass.capture.tensorflow.clips import ClippedGradients
 from watchglass.capture.tensorflow.graph import TracedGraph
 from watchglass.capture.tensorflow.losses import JudgedCall
 from watchglass.capture.tensorflow.models import TrainedModel, TrainedModels, variable_of
+from watchglass.capture.tensorflow.optimizers import inner_of
 from watchglass.records import ModuleKind, Role, facts
 
 #: Kinds of modules whose inputs rules read.
@@ -255,6 +256,7 @@ class GraphTracing:
                     self._add(ValuePart.LABELS, f"label{suffix}", arguments.labels, **more)
         if not losses_only and self._plan is not None:
             self._close_clips(doings, graph)
+            self._note_membership(doings)
             self._close_gradients(doings, graph)
             self._close_modules(doings, graph)
         return doings.values
@@ -295,6 +297,20 @@ class GraphTracing:
             elif belongs(each.norm, graph) and (owner is not None or doings.derived):
                 owner = owner or doings.derived[-1][0]
                 self._add(ValuePart.CLIPPED, NORM_BEFORE_CLIP, each.norm, model=owner.number, clip=each.clip)
+
+    def _note_membership(self, doings: Doings) -> None:
+        for _, _, pairs in doings.derived:
+            for (model, place), gradient in self._placed(pairs):
+                if gradient is not None:
+                    model.derived.add(place.name)
+        for optimizer, pairs in doings.updates:
+            for (model, place), gradient in self._placed(pairs):
+                given = model.given.setdefault(type(inner_of(optimizer)).__name__, {})
+                given[place.name] = gradient is not None
+
+    def _placed(self, pairs: Pairs) -> Iterator[tuple[tuple[TrainedModel, ParameterPlace], Any]]:
+        found = ((self.models.place_of(variable), gradient) for variable, gradient in pairs)
+        return ((known, gradient) for known, gradient in found if known is not None)
 
     def _close_gradients(self, doings: Doings, graph: Any) -> None:
         found: dict[int, tuple[Any, Any]] = {}
