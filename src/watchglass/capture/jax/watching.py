@@ -25,6 +25,7 @@ from watchglass.capture.compiled.steps import CompiledSteps
 from watchglass.capture.compiled.twin import Arguments, Repetition, Twin
 from watchglass.capture.frameworks import FRAMEWORKS, member
 from watchglass.capture.jax.arrays import JaxArrays
+from watchglass.capture.jax.batches import Argument, arguments_in, batch_in, given_batch
 from watchglass.capture.jax.graph import read
 from watchglass.capture.jax.jitted import Watched
 from watchglass.capture.jax.lineages import ModelLineage
@@ -55,6 +56,7 @@ class About:
         numbers: Take other numbers out of its result, by name.
         model: The model that it trains or evaluates.
         base: The model as the function was traced, which is equal to that.
+        batch: The arguments that are the batch, by name.
         steps: The number of its steps in a call, if it loops over them and returns the loss of each.
         lineages: Where it takes and returns the parameters of its models.
     """
@@ -66,6 +68,7 @@ class About:
     steps: int = 1
     lineages: tuple[ModelLineage, ...] = ()
     base: int = 0
+    batch: Mapping[str, Argument] = field(default_factory=dict)
 
     @functools.cached_property
     def of_equal(self) -> dict[int, About]:
@@ -97,6 +100,7 @@ class Function:
         self.writes_loss = False
         #: Numbers of the arguments that are parameters of a known model, of the latest trace.
         self.parameters: tuple[int, ...] = ()
+        self._arguments: list[Argument] = []
         #: Whether its twin, when it is traced, reduces what is there for its statistics alone.
         self.on_device = False
         self.trains = False  #: Whether it computes a gradient.
@@ -110,19 +114,31 @@ class Function:
         with suppress(TypeError, ValueError):
             vars(self)["__signature__"] = inspect.signature(fun)
 
-    def complete(self, jaxpr: Any) -> Outcome | None:
-        """The trace is over, and gave this jaxpr; returns :attr:`latest`."""
+    def complete(self, traced: Any) -> Outcome | None:
+        """The trace is over, and gave this program; returns :attr:`latest`."""
+        jaxpr, known = traced.jaxpr.jaxpr, TRACING.collector.known
         self.has_effects = bool(jaxpr.effects)
-        if self.latest is not None:
-            self.latest = self.latest.completed(jaxpr)
-        return self.latest
+        shown = self.latest
+        if shown is not None:
+            shown = shown.completed(jaxpr)
+            if shown.about.does and shown.about.steps == 1:
+                with suppress(Exception):  # programs belong to JAX: without the batch, its facts alone are missing
+                    batch = batch_in(jaxpr, traced.out_info, self._arguments, self.parameters, known)
+                    shown = replace(shown, about=replace(shown.about, batch=batch))
+            self.latest = shown
+        return shown
 
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, Values]:
         """The result of the function, and the values: what the twin compiles."""
         with TRACING.evaluating((args, kwargs), trains=self.trains), TRACING.frame() as values:
             leaves = [leaf for leaf in jax.tree_util.tree_leaves((args, kwargs)) if isinstance(leaf, jax.core.Tracer)]
             self.parameters = tuple(at for at, leaf in enumerate(leaves) if TRACING.path_of(leaf) is not None)
+            self._arguments = arguments_in((args, kwargs))
             out = self._held()(*args, **kwargs)
+            trained = {
+                id(value) for key, value in values.items() if TRACING.collector.known[key].part is ValuePart.BEFORE
+            }
+            self.parameters += tuple(at for at, leaf in enumerate(leaves) if id(leaf) in trained)
             lineages = TRACING.lineages((args, kwargs), out, values)
         returned = self._reduced(values) if self.on_device else values
         self.latest = Outcome.of(out, values, TRACING.collector.known, returned, lineages)
@@ -263,7 +279,7 @@ class Watching:
         except BaseException:
             self.steps.fail()
             raise
-        self._ends(step, result, values)
+        self._ends(step, result, values, (args, kwargs))
         return result
 
     def _several(self, about: About, watched: Watched, args: Any, kwargs: Any) -> Any:
@@ -409,7 +425,7 @@ class Watching:
                 if function.is_to_be_read(found):
                     jitted = watched.jit_of(function.reading())
                     found = jitted.trace(*args, **kwargs)
-            shown = function.complete(found.jaxpr.jaxpr)
+            shown = function.complete(found)
             if shown is not None:
                 self._programs.append((found.jaxpr, found.out_info, shown.about.model))
 
@@ -507,8 +523,11 @@ class Watching:
             return about
         return about.of_equal.get(number) or about.of_equal.setdefault(number, replace(about, model=number))
 
-    def _end(self, step: OpenStep | None, result: Any, values: Values) -> None:
+    def _end(self, step: OpenStep | None, result: Any, values: Values, given: Any = None) -> None:
         part, about = self._part, self._called
+        add = TRACING.collector.add
+        for name, value in given_batch(about.batch, given) if values else ():
+            add(Collected(ValuePart.BATCH, name, model=about.model), _copied(value), values)
         for lineage in about.lineages:
             if lineage.returned is not None:
                 TRACING.chains.updated(lineage, about.model if len(about.lineages) == 1 else lineage.model, result)
@@ -671,6 +690,7 @@ def _is_of_script(error: Exception) -> bool:
 
 
 def _copied(leaf: Any) -> Any:
+    """A copy of an array that the script may donate."""
     return leaf.copy() if isinstance(leaf, jax.Array) else leaf
 
 
