@@ -9,7 +9,7 @@ import threading
 import traceback
 import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -31,6 +31,7 @@ from watchglass.capture.jax.jitted import Watched
 from watchglass.capture.jax.lineages import ModelLineage
 from watchglass.capture.jax.profiler import JaxProfiler
 from watchglass.capture.jax.results import differentiates, follows_from
+from watchglass.capture.jax.returned_parameters import ReturnedParameters, returned_parameters
 from watchglass.capture.jax.tracing import GRADIENT, LOSS, MODULE, OPTIMIZER, TRACING, UPDATE, traced
 from watchglass.capture.jax.trees import dotted, getter, named_leaves, words_of
 from watchglass.capture.jax.written_losses import ReadingTwin, written_in
@@ -57,6 +58,7 @@ class About:
         model: The model that it trains or evaluates.
         base: The model as the function was traced, which is equal to that.
         batch: The arguments that are the batch, by name.
+        returned: Parameters among its results, which the script updates itself.
         steps: The number of its steps in a call, if it loops over them and returns the loss of each.
         lineages: Where it takes and returns the parameters of its models.
     """
@@ -69,6 +71,7 @@ class About:
     lineages: tuple[ModelLineage, ...] = ()
     base: int = 0
     batch: Mapping[str, Argument] = field(default_factory=dict)
+    returned: Sequence[ReturnedParameters] = ()
 
     @functools.cached_property
     def of_equal(self) -> dict[int, About]:
@@ -141,7 +144,11 @@ class Function:
             self.parameters += tuple(at for at, leaf in enumerate(leaves) if id(leaf) in trained)
             lineages = TRACING.lineages((args, kwargs), out, values)
         returned = self._reduced(values) if self.on_device else values
-        self.latest = Outcome.of(out, values, TRACING.collector.known, returned, lineages)
+        known = TRACING.collector.known
+        shown = Outcome.of(out, values, known, returned, lineages)
+        taken = {each.model: each.taken for each in lineages}
+        updates = returned_parameters(values, known, out, taken)
+        self.latest = replace(shown, about=replace(shown.about, returned=updates))
         return out, returned
 
     def _reduced(self, values: Values) -> Values:
@@ -526,6 +533,11 @@ class Watching:
     def _end(self, step: OpenStep | None, result: Any, values: Values, given: Any = None) -> None:
         part, about = self._part, self._called
         add = TRACING.collector.add
+        for update in about.returned:
+            if update.is_open:
+                update.called(given, result)
+            for what, value in update.values(result) if values else ():
+                add(what, _copied(value), values)
         for name, value in given_batch(about.batch, given) if values else ():
             add(Collected(ValuePart.BATCH, name, model=about.model), _copied(value), values)
         for lineage in about.lineages:
