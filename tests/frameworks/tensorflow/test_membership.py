@@ -18,11 +18,14 @@ pytestmark = [
 os.environ.update(KERAS_BACKEND="tensorflow", TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="")
 tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
 keras = pytest.importorskip("keras", reason="Keras is not installed")
-FOUND = {"": set[str](), "cut": {"UnusedParameter"}, "missed": {"OptimizerMissesParameter"}, "head": set[str]()}
+FOUND = {
+    "": set[str](), "cut": {"UnusedParameter"}, "missed": {"OptimizerMissesParameter"}, "head": set[str](),
+    "frozen": set[str](),
+}  # fmt: skip
 
 
 def train(training: Any, steps: int, *, fault: str, compiled: bool) -> None:
-    """Cuts the graph after the first layer, gives some gradients to nobody, or asks for those of the head alone."""
+    """A graph may be cut, gradients given to nobody or asked for the head alone, or the first layer be frozen."""
     from tensorflow_training import batches
 
     class Net(keras.Model):  # type: ignore[name-defined,misc]
@@ -36,6 +39,8 @@ def train(training: Any, steps: int, *, fault: str, compiled: bool) -> None:
 
     keras.utils.set_random_seed(0)
     model, optimizer = Net(), keras.optimizers.Adam(0.01)
+    model(next(batches(1))[0])
+    model.first.trainable = fault != "frozen"
     loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
     def update(inputs: Any, labels: Any) -> Any:
@@ -62,10 +67,11 @@ def test_parameters_that_are_not_trained_are_found(fault: str, compiled: bool, t
     assert training.bits() == expected.bits()
     (held,) = run.facts(facts.Membership)
     first, none = facts.NamedParameters(2, ("dense.kernel", "dense.bias")), facts.NamedParameters()
-    assert held.trainable == 4
-    assert held.of_stepped == facts.HeldParameters("Adam", 2 if fault in ("missed", "head") else 4)
+    assert held.trainable == (2 if fault == "frozen" else 4)
+    assert held.of_stepped == facts.HeldParameters("Adam", 2 if fault in ("missed", "head", "frozen") else 4)
     assert held.left_out == (first if fault in ("missed", "head") else none)
     assert held.left_out_beside == (first if fault == "missed" else none)
     assert held.without_gradient == (first if fault == "cut" else none)
     fired = {finding.rule for finding in judge_run(run).findings}
     assert fired & {"UnusedParameter", "OptimizerMissesParameter"} == FOUND[fault]
+    assert bool(fired) is bool(FOUND[fault])  # a layer that is left as it is, is healthy

@@ -35,7 +35,7 @@ class TrainedModel:
         roots: What the script calls, alive as long as this.
         optimizer: The optimizer that changed it last.
         given: Its parameters that optimizers were given, see :data:`~watchglass.capture.compiled.membership.Given`.
-        derived: Names of those whose gradients the script has computed.
+        derived: Names of those whose gradients the script has asked for, and whether there are any.
         clips: How the script clips its gradients one by one.
     """
 
@@ -45,8 +45,15 @@ class TrainedModel:
     roots: list[Any] = field(default_factory=list)
     optimizer: Any = None
     given: dict[str, dict[str, bool]] = field(default_factory=dict)
-    derived: set[str] = field(default_factory=set)
+    derived: dict[str, bool] = field(default_factory=dict)
     clips: dict[facts.Clip, None] = field(default_factory=dict)
+
+    def trainable(self) -> list[str]:
+        """Names of its parameters that are not frozen, as layers of Keras may be after their variables were made."""
+        frozen = {id(variable_of(each)) for root in self.roots for each in root.non_trainable_variables}
+        return [
+            place.name for key, (variable, place) in self.parameters.items() if variable.trainable and key not in frozen
+        ]
 
     def description(self, number: int | None) -> facts.ModelDescription:
         """What is known of it, under a number; None where there is one model."""

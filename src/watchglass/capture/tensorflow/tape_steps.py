@@ -510,7 +510,8 @@ class TapeSteps:
             scale = None if model.optimizer is None else scale_of(model.optimizer)
             for variable, place in model.parameters.values():
                 _, old = opened.before.get(place.name, (None, None))
-                if old is not None:
+                # A weight whose gradient is not asked for is frozen, or stays as it is on purpose.
+                if old is not None and place.name in model.derived:
                     about = Collected(ValuePart.BEFORE, place.name, place.place, place, model.number)
                     add(about, old, values)
                     add(_as(about, ValuePart.AFTER), self._arrays.values(variable), values)
@@ -522,8 +523,8 @@ class TapeSteps:
                 updaters[model.number] = updater_of(model.optimizer)
                 self._put_states(values, model, opened.rates.get(model.number), scale)
             if step.due and "membership" in chosen_facts(self.port.config.facts):
-                trained = [place.name for variable, place in model.parameters.values() if variable.trainable]
-                self._membership.save(step, model.number, model.given, trained, model.derived)
+                derived = [name for name, exists in model.derived.items() if exists]
+                self._membership.save(step, model.number, model.given, model.trainable(), derived)
             if model.clips:
                 updater = updaters.get(model.number, SCRIPT)
                 updaters[model.number] = replace(updater, clips=(*updater.clips, *model.clips))

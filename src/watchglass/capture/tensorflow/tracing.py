@@ -219,6 +219,8 @@ class GraphTracing:
         """Gradients were taken."""
         flat = tf.nest.flatten(sources), _flat_gradients(gradients)
         pairs = [(variable_of(source), each) for source, each in zip(*flat, strict=False)]
+        for (owner, place), gradient in self._placed(pairs):
+            owner.derived[place.name] = gradient is not None
         self.open[-1].derived.append((model, target, [pair for pair in pairs if pair[0] is not None]))
 
     def layer_returns(self, layer: Any, arguments: Any, result: Any) -> None:
@@ -299,10 +301,6 @@ class GraphTracing:
                 self._add(ValuePart.CLIPPED, NORM_BEFORE_CLIP, each.norm, model=owner.number, clip=each.clip)
 
     def _note_membership(self, doings: Doings) -> None:
-        for _, _, pairs in doings.derived:
-            for (model, place), gradient in self._placed(pairs):
-                if gradient is not None:
-                    model.derived.add(place.name)
         for optimizer, pairs in doings.updates:
             for (model, place), gradient in self._placed(pairs):
                 given = model.given.setdefault(type(inner_of(optimizer)).__name__, {})
