@@ -154,6 +154,8 @@ def gan(training: Training, steps: int, *, compiled: bool) -> None:
     """Two models with a tape and an optimizer each in one step, and noise of the step."""
     import keras
 
+    # Names of layers count up in a process, and TensorFlow sorts operations by them: sums round by their order.
+    keras.backend.clear_session()
     keras.utils.set_random_seed(0)
     dense = keras.layers.Dense
     makes = keras.Sequential([dense(16, activation="relu"), dense(12)])
@@ -186,6 +188,7 @@ def networks_in_turn(training: Training, steps: int) -> None:
     """The two models of a GAN, each updated by a function of its own, whose losses go into metrics."""
     import keras
 
+    keras.backend.clear_session()  # as of gan
     keras.utils.set_random_seed(0)
     dense = keras.layers.Dense
     makes = keras.Sequential([keras.Input((8,)), dense(16, activation="relu"), dense(12)])

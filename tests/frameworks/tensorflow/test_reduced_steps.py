@@ -23,6 +23,8 @@ pytest.importorskip("keras", reason="Keras is not installed")
         ("keras_model", {"jit_compile": False}),
         ("keras_model", {"jit_compile": True}),
         ("keras_model", {}),
+        ("gan", {"compiled": True}),
+        ("networks_in_turn", {}),
         ("micro_batches", {"compiled": True}),
         ("module_by_hand", {"compiled": True}),
         ("scaled_loss", {}),
