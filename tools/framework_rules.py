@@ -18,7 +18,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,6 +27,14 @@ from watchglass.testing import AdapterSuite
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "frameworks" / "rules.md"
+
+_HIDDEN = """
+## What cannot be seen
+
+Without a change to the script, this is not seen. Where a run has nothing else, the verdict says so, with the cure.
+`step` stands for the name of the function.
+
+"""
 
 #: What a cell says of a rule that is fed, and how it begins for one to which the framework has nothing to say.
 FED, MEANINGLESS = "yes", "does not apply: "
@@ -119,7 +127,8 @@ def column_now(name: str) -> dict[str, str]:
 
 def read(page: str) -> dict[str, dict[str, str]]:
     """The columns of a page, by framework and rule."""
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line.startswith("|")]
+    lines = page.partition(_HIDDEN)[0].splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
     names = rows[0][1:] if rows else []
     cells = [(re.sub(r"^\[(\w+)\].*", r"\1", row[0]), row[1:]) for row in rows[2:]]
     return {name: {rule: row[at] for rule, row in cells if row[at]} for at, name in enumerate(names)}
@@ -131,8 +140,15 @@ def write(columns: Mapping[str, Mapping[str, str]]) -> str:
     rows = [["rule", *columns], ["---"] * (1 + len(columns))]
     rows += [[f"[{rule}](../rules/{rule}.md)", *(each.get(rule, "") for each in columns.values())] for rule in rules]
     fed = ", ".join(f"{name} {sum(cell == FED for cell in column.values())}" for name, column in columns.items())
-    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-    return f"{_HEAD}Fed, of {len(rules)}: {fed}.\n\n{table}\n"
+    hidden = [["framework", "what is not seen", "what is said of it"], ["---"] * 3]
+    names = {column.framework: name for name, column in reversed(COLUMNS.items())}
+    for framework, name in reversed(names.items()):
+        hidden += [[name, part.where, part.of("step")] for part in FRAMEWORKS[framework].hidden]
+    return f"{_HEAD}Fed, of {len(rules)}: {fed}.\n\n{_table(rows)}\n{_HIDDEN}{_table(hidden)}\n"
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def main() -> None:

@@ -50,6 +50,14 @@ def test_rules_and_facts_exist(page: str) -> None:
     assert declared <= FACTS.keys()
 
 
+def test_the_page_says_of_what_cannot_be_seen_what_a_run_says(page: str) -> None:
+    parts = [part for entry in FRAMEWORKS.values() for part in entry.hidden]
+    assert {"tensorflow", "jax", "keras"} == {name for name, entry in FRAMEWORKS.items() if entry.hidden}
+    rows = [line.split(" | ") for line in page.splitlines() if line.startswith("|")]
+    said = {row[2].removesuffix(" |"): row[1] for row in rows if len(row) == 3}
+    assert [said[part.of("step")] for part in parts] == [part.where for part in parts], CURE
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", tool.COLUMNS)
 def test_a_column_is_what_the_framework_feeds_now(page: str, name: str) -> None:

@@ -17,6 +17,22 @@ from watchglass.lazy_imports import named
 _log = logging.getLogger("watchglass")
 
 
+class HiddenPart(NamedTuple):
+    """A part of some scripts that cannot be seen.
+
+    Attributes:
+        where: Where it is, as a phrase.
+        reason: What is said of it, with the cure, as a sentence without full stop; ``{name}`` is the function.
+    """
+
+    where: str
+    reason: str
+
+    def of(self, name: str) -> str:
+        """What is said of a function."""
+        return self.reason.format(name=name)
+
+
 class Entry(NamedTuple):
     """What a framework brings; each part is ``"package.module:Class"``, imported at first use, or "".
 
@@ -31,6 +47,7 @@ class Entry(NamedTuple):
         discovers: Whether it finds the loops of a process, so that ``watchglass run`` needs no change to the script.
         add: Else, what a script must add, as a clause.
         meaningless: Kinds of facts that have no meaning there, and why, as a clause.
+        hidden: What cannot be seen of some scripts.
     """
 
     loop: str = ""
@@ -42,6 +59,7 @@ class Entry(NamedTuple):
     add: str = ""
     module: str = ""
     meaningless: Mapping[str, str] = {}
+    hidden: tuple[HiddenPart, ...] = ()
 
 
 #: Kinds of facts without a meaning where a step is a function, and its gradients are values that it returns.
@@ -110,6 +128,13 @@ FRAMEWORKS = {
         modules=f"{_TENSORFLOW}:TensorFlowModules",
         discovers=True,
         meaningless=_OF_FUNCTIONS,
+        hidden=(
+            HiddenPart(
+                "steps in a loop of TensorFlow, as over `tf.range`, inside a `tf.function`",
+                "steps inside {name} are not recorded: it trains in a loop of TensorFlow, which runs without Python; "
+                "put one step into a tf.function, and call that from a loop of Python",
+            ),
+        ),
     ),
     "jax": Entry(
         loop=f"{_JAX}:JaxLoop",
@@ -119,6 +144,21 @@ FRAMEWORKS = {
         add=(
             "make each step by one function that jax.jit returns once watchglass is there, or watchglass.jax.jit, with "
             "jax.grad or jax.value_and_grad in it and not inside while_loop, fori_loop, cond, pmap or shard_map"
+        ),
+        hidden=(
+            HiddenPart(
+                "functions that were jitted before watchglass was there or compiled ahead of time, `pmap`, and loops "
+                "of JAX outside of `jax.jit`",
+                "the gradient of {name} is computed in a function that was jitted before watchglass was there or "
+                "compiled ahead of time (lower().compile()), or in pmap or a loop of JAX outside of jax.jit; make each "
+                "step by one call of what jax.jit, or watchglass.jax.jit, returns",
+            ),
+            HiddenPart(
+                "gradients inside `while_loop`, `fori_loop`, `cond`, `pmap` or `shard_map` in a jitted function",
+                "steps inside {name} are not recorded: it computes its gradient inside a loop, a condition or a "
+                "mapping of JAX that values cannot leave (while_loop, fori_loop, cond, pmap, shard_map); jit a "
+                "function that makes one step, or loop by jax.lax.scan",
+            ),
         ),
     ),
     "optax": Entry(loop="watchglass.capture.optax:OptaxLoop", over=("jax",), drives=False, discovers=True),
@@ -130,6 +170,16 @@ FRAMEWORKS = {
         over=("torch", "tensorflow", "jax"),
         discovers=True,
         meaningless=_OF_FUNCTIONS,
+        hidden=(
+            HiddenPart(
+                "waits for data of `fit` on TensorFlow",
+                "on TensorFlow, Keras reads a data set inside its compiled functions",
+            ),
+            HiddenPart(
+                "tensors of a model that PyTorch compiles, with `jit_compile=True`",
+                "its compiler makes other numbers of it, unlike jit_compile=False",
+            ),
+        ),
     ),
     "xgboost": Entry(
         loop="watchglass.capture.xgboost:XGBoostLoop",

@@ -24,6 +24,7 @@ from watchglass.capture.compiled.reductions import reduced_values
 from watchglass.capture.compiled.steps import CompiledSteps
 from watchglass.capture.compiled.twin import Arguments, Repetition, Twin
 from watchglass.capture.frameworks import FRAMEWORKS, member
+from watchglass.capture.hidden_steps import HiddenFunctions
 from watchglass.capture.jax.arrays import JaxArrays
 from watchglass.capture.jax.batches import Argument, arguments_in, batch_in, given_batch
 from watchglass.capture.jax.graph import read
@@ -37,9 +38,10 @@ from watchglass.capture.jax.trees import dotted, getter, named_leaves, words_of
 from watchglass.capture.jax.written_losses import ReadingTwin, written_in
 from watchglass.capture.port import Port
 from watchglass.record import OpenStep
-from watchglass.records import Mode, facts
+from watchglass.records import Mode
 
 _log = logging.getLogger("watchglass")
+_OUTSIDE, _INSIDE = FRAMEWORKS["jax"].hidden
 
 #: Calls with a gradient that one update may follow, where no update was seen yet.
 _MOST_PARTS = 16
@@ -250,7 +252,7 @@ class Watching:
         self._described: set[int] = set()
         # Names of what is not recorded, each of which is reported once.
         self._lost: set[str] = set()
-        self._hidden: set[str] = set()
+        self._hidden = HiddenFunctions(port)
         # What the script's function has raised as it was traced ahead of its call, for that call to raise.
         self._raised: Exception | None = None
         guarded = port.guarded
@@ -462,7 +464,7 @@ class Watching:
             about = function.latest.about
             if GRADIENT not in seen or GRADIENT in about.does:
                 return replace(about, does=about.does | _whole(seen))
-            self._report_hidden(watched.name)
+            self._hidden.report(_INSIDE, watched.name)
             return NO_STEP
         about = Outcome.of(found.out_info, {}, {}).completed(None).about
         does = frozenset(seen) | _whole(seen)
@@ -471,23 +473,9 @@ class Watching:
     def hides(self, fun: Any) -> None:
         """A gradient is traced in no function that is watched: no step is recorded where all gradients are such."""
         name = str(getattr(fun, "__qualname__", "a function"))
-        if self._runs and name not in self._hidden:
-            self._hidden.add(name)
-            reason = (
-                f"the gradient of {name} is computed in a function that was jitted before watchglass was there or "
-                "compiled ahead of time (lower().compile()), or in pmap or a loop of JAX outside of jax.jit; make each "
-                "step by one call of what jax.jit, or watchglass.jax.jit, returns"
-            )
-            self.port.guard.call(self.port.add_fact, facts.HiddenSteps((name,)), reason)
-
-    def _report_hidden(self, name: str) -> None:
-        reason = (
-            f"{name} computes its gradient inside a loop, a condition or a mapping of JAX that values cannot leave "
-            "(while_loop, fori_loop, cond, pmap, shard_map); jit a function that makes one step, or loop by "
-            "jax.lax.scan"
-        )
-        _log.warning("watchglass: steps are not recorded: %s", reason)
-        self.port.add_fact(facts.HiddenSteps((name,)), reason)
+        if self._runs:
+            # Others may be seen.
+            self.port.guard.call(functools.partial(self._hidden.report, _OUTSIDE, name, warns=False))
 
     def _begin(self, about: About, twin: Twin | None, args: Any, kwargs: Any) -> OpenStep | None:
         """Returns the step whose values are collected in the call; None if none are."""

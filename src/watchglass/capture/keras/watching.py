@@ -14,6 +14,7 @@ from watchglass.capture.compiled.delivery import StepDelivery
 from watchglass.capture.compiled.membership import MembershipFact
 from watchglass.capture.compiled.reductions import ReducingArrays
 from watchglass.capture.compiled.steps import CompiledSteps
+from watchglass.capture.frameworks import FRAMEWORKS
 from watchglass.capture.keras.backends import Backend, TakenBatches
 from watchglass.capture.keras.collecting import StepValues, reader_on_device
 from watchglass.capture.keras.data_waits import BatchWaits
@@ -33,6 +34,7 @@ from watchglass.store import ABSENT
 
 #: Functions by the name of their mode in Keras.
 _MODES = {"train": Mode.TRAIN, "test": Mode.EVAL, "predict": Mode.PREDICT}
+_WAITS, _COMPILED = FRAMEWORKS["keras"].hidden
 _NAMES = {mode: name for name, mode in _MODES.items()}
 
 
@@ -195,8 +197,7 @@ class KerasWatching:
             return
         if mode is Mode.TRAIN and not self._told and self._backend.reads_data(args):
             self._told = True
-            why = "on TensorFlow, Keras reads a data set inside its compiled functions"
-            self.port.records.current().add_fact(facts.HiddenWaits("Model.fit"), why)
+            self.port.records.current().add_fact(facts.HiddenWaits("Model.fit"), _WAITS.reason)
         logs = {} if mode is Mode.PREDICT else self._backend.logs(result)
         self._steps.returned(self._backend.unfinished(logs))
         self._steps.end(about.numbers(mode, logs), rate=about.rate, model=about.number)
@@ -286,7 +287,7 @@ class KerasWatching:
         title = f"{type(model).__name__}.{step}"
         failed: Exception | None = None
         if compiled and not self._backend.compiles_alike:
-            failed = NotImplementedError("its compiler makes other numbers of it, unlike jit_compile=False")
+            failed = NotImplementedError(_COMPILED.reason)
         function = before = getattr(model, attribute)
         if failed is None:
             try:

@@ -20,6 +20,8 @@ from watchglass.capture.compiled.membership import MembershipFact
 from watchglass.capture.compiled.reductions import Reduced
 from watchglass.capture.compiled.steps import CompiledSteps
 from watchglass.capture.compiled.updates import SCRIPT
+from watchglass.capture.frameworks import FRAMEWORKS
+from watchglass.capture.hidden_steps import HiddenFunctions
 from watchglass.capture.model_numbers import FrameworkNumbers
 from watchglass.capture.port import Port
 from watchglass.capture.tensorflow.arrays import TensorFlowArrays
@@ -41,9 +43,10 @@ from watchglass.capture.tensorflow.second_traces import SecondTraces, is_of_scri
 from watchglass.capture.tensorflow.tracing import Doings, GraphTracing, losses_in
 from watchglass.config import chosen_facts
 from watchglass.record import OpenStep
-from watchglass.records import Mode, Role, facts
+from watchglass.records import Mode, Role
 
 _log = logging.getLogger("watchglass")
+(_LOOP,) = FRAMEWORKS["tensorflow"].hidden
 
 #: A learning rate is read again after this number of steps on which nothing is due.
 _RATE_EVERY = 16
@@ -104,7 +107,7 @@ class TapeSteps:
         self._forward = False  # the latest forward was under no tape
         self._described: weakref.WeakSet[Any] = weakref.WeakSet()
         self._rates: dict[int, tuple[int, float | None]] = {}
-        self._hidden: set[str] = set()
+        self._hidden = HiddenFunctions(port)
         guarded = port.guarded
         self._opens, self._closes = guarded(self._open_train), guarded(self._close_train)
         self._begins, self._passed = guarded(self._begin_train), guarded(self._end_pass)
@@ -166,22 +169,11 @@ class TapeSteps:
                 _log.debug("watchglass: %s was not understood: %s", function, error)
                 return about
             if about.hidden:
-                self._hide(getattr(function.python_function, "__name__", "a function"))
+                self._hidden.report(_LOOP, getattr(function.python_function, "__name__", "a function"))
         self._known.setdefault(function, {})[key_of(args, kwargs)] = about
         if about.seeded and about.collecting is not None:
             self.seeded.setdefault(function, {})[key_of(args, kwargs)] = about.collecting
         return about
-
-    def _hide(self, name: str) -> None:
-        if name in self._hidden:
-            return
-        self._hidden.add(name)
-        reason = (
-            f"steps inside {name} are not recorded: it trains in a loop of TensorFlow, which runs without Python; put "
-            "one step into a tf.function, and call that from a loop of Python"
-        )
-        _log.warning("watchglass: %s", reason)
-        self.port.add_fact(facts.HiddenSteps((name,)), reason)
 
     def _run(self, about: FunctionAbout, plain: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if about.trains or about.updated:
