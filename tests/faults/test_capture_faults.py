@@ -90,11 +90,11 @@ def test_a_fault_in_any_callback_leaves_the_training_as_it_was(
         assert len(messages) == 1
         assert "capture is off: RuntimeError" in messages[0]
         assert not public_calls.EVERY_BACKWARD.before
-        if (tmp_path / "run").exists():
-            (fact,) = open_run(tmp_path / "run").facts("capture_fault")
-            assert fact.data["error"] == "RuntimeError: injected"
-        else:
-            assert not after, "a process that never trained writes nothing"
+        run = open_run(tmp_path / "run")
+        (fact,) = run.facts("capture_fault")
+        assert fact.data["error"] == "RuntimeError: injected"
+        verdict = run.verdict()
+        assert "watchglass failed, and recorded nothing" in f"{verdict.unjudged} {verdict.capture['fault']}"
     else:
         assert owner in (ParameterReader, Updates), "every other callback is called often enough to break"
 

@@ -322,7 +322,9 @@ class Port:
                 self.resumption.give_up()
                 self.clock.close()
                 self.records.put_late()
-            if (fault.KIND, where, fault) in self.records.carried.facts and self._recorder.started:
+            if (fault.KIND, where, fault) in self.records.carried.facts:
+                if not self._recorder.started:
+                    self._recorder.start()  # the run says why it has no step
                 self._recorder.add_fact(fault.to_fact(where, before))
             self._recorder.urgent()
 

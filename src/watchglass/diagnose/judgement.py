@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
+from watchglass.diagnose.capture_faults import capture_fault
 from watchglass.diagnose.crash import with_crash
 from watchglass.diagnose.diagnosis import diagnose, importance
 from watchglass.diagnose.memory import growing_memory
@@ -322,7 +323,7 @@ def _metrics(model: ModelSummary) -> dict[str, float]:
 
 
 def _capture(run: Run) -> dict[str, Any]:
-    """The counters and phases of the first worker with any, growth of memory, and steps recovered from killed ones."""
+    """The counters and phases of the first worker with any, growth of memory, a failure of ours, steps recovered."""
     found: dict[str, Any] = {}
     for name in run.workers:
         if found := _counters(run, name):
@@ -338,6 +339,8 @@ def _capture(run: Run) -> dict[str, Any]:
             break
     if (growth := growing_memory(run)) is not None:
         found["memory"] = growth
+    if fault := capture_fault(run):
+        found["fault"] = fault
     recovered = sum(recovered_steps(run.worker(worker).lifecycle) for worker in run.workers)
     return {**found, "recovered_steps": recovered} if recovered else found
 

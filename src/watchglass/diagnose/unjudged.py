@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from watchglass.capture import FRAMEWORKS
+from watchglass.diagnose.capture_faults import capture_fault
 from watchglass.records import (
     FEWEST_EXAMINED,
     MOST_MODELS,
@@ -57,6 +58,8 @@ def why_unjudged(
         return f"backward ran {_times(unstepped.backwards)} and {unstepped.reason}"
     if steps < _FEWEST_STEPS and (hidden := run.facts(facts.HiddenSteps.KIND)):
         return hidden[-1].source
+    if steps < _FEWEST_STEPS and (fault := capture_fault(run)):
+        return fault
     if not steps:
         return f"no training step was recorded{_seen(sighting_of(run))}"
     if steps < _FEWEST_STEPS:

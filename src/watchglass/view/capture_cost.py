@@ -19,8 +19,9 @@ def capture_lines(counters: Mapping[str, Any], *, brief: bool = False) -> Iterat
     Args:
         counters: As in a worker's ``left`` event. Missing ones, and those that are not numbers, are omitted. ``worker``
             names the worker if there are several, ``phases`` has the shares of the phases of its steps, ``memory``
-            how memory grew to its limit, ``refused_windows`` the windows of the configuration that were not profiled,
-            and ``untimed_modules`` the models whose modules were to be timed and are not.
+            how memory grew to its limit, ``fault`` how watchglass failed, ``refused_windows`` the windows of the
+            configuration that were not profiled, and ``untimed_modules`` the models whose modules were to be timed and
+            are not.
         brief: Omit the cost and what was written.
     """
     worker = counters.get("worker")
@@ -29,6 +30,8 @@ def capture_lines(counters: Mapping[str, Any], *, brief: bool = False) -> Iterat
     if recovered:
         steps = count(int(recovered), "step")
         yield f"{steps} recovered from the flight recorder: a process ended before it had written all"
+    if fault := fault_line(counters):
+        yield fault
     if not brief:
         yield from (whose + line for line in _cost_lines(counters))
     dropped = counters.get("dropped")
@@ -49,6 +52,12 @@ def capture_lines(counters: Mapping[str, Any], *, brief: bool = False) -> Iterat
     for each in untimed if isinstance(untimed, list) else ():
         if isinstance(each, Mapping):
             yield f"{whose}not timed: {untimed_sentence(each)}"
+
+
+def fault_line(counters: Mapping[str, Any]) -> str | None:
+    """How watchglass itself has failed; None if it has not."""
+    fault = counters.get("fault")
+    return printable(fault) if isinstance(fault, str) and fault else None
 
 
 def _cost_lines(counters: Mapping[str, Any]) -> Iterator[str]:

@@ -21,7 +21,7 @@ from watchglass.records import (
     count,
     facts,
 )
-from watchglass.view.capture_cost import capture_lines, memory_growth, notable_wait
+from watchglass.view.capture_cost import capture_lines, fault_line, memory_growth, notable_wait
 from watchglass.view.failure import failure_sentence
 from watchglass.view.models import model_lines, models_named
 from watchglass.view.text import command, duration, money, number, percent, printable
@@ -80,7 +80,9 @@ def headline(verdict: Verdict) -> str:
 
 
 def reservations(verdict: Verdict) -> dict[str, str]:
-    """Why a run without findings is not simply healthy, by the counter that says so: it mostly waits, its memory ends.
+    """Why a run without findings is not simply healthy, by the counter that says so.
+
+    It mostly waits, its memory ends, or watchglass failed.
 
     Empty for other runs.
     """
@@ -91,6 +93,7 @@ def reservations(verdict: Verdict) -> dict[str, str]:
     found = {
         "phases": f"{percent(waits)} of a typical training step is a wait for data" if waits and mostly else None,
         "memory": growth,
+        "fault": fault_line(verdict.capture),
     }
     return {name: text for name, text in found.items() if text is not None}
 

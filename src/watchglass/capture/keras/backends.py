@@ -29,6 +29,10 @@ class Backend(ABC):
     def scope(self) -> object:
         """What is traced now; values of another scope cannot be returned from this one."""
 
+    def replica(self) -> int | None:
+        """The number of the replica that is traced now; None where there are none, and between them."""
+        return None
+
     @abstractmethod
     def is_execution(self, error: Exception) -> bool:
         """Whether an exception came from a function that ran, not from tracing or compiling it."""
@@ -130,13 +134,24 @@ class TensorFlow(Backend):
         self._iterators = self._tensorflow.data.Iterator, self._tensorflow.distribute.DistributedIterator
 
     def scope(self) -> object:
-        """The graph that is built, or none."""
+        """The graph that is built, or none, and the replica that it is built for."""
+        return self._graph(), self.replica()
+
+    def _graph(self) -> object:
         tensorflow = self._tensorflow
         return None if tensorflow.executing_eagerly() else tensorflow.compat.v1.get_default_graph()
 
+    def replica(self) -> int | None:
+        """That of a strategy that runs several."""
+        distribute = self._tensorflow.distribute
+        context = distribute.get_replica_context() if distribute.has_strategy() else None
+        # Its number is a constant of the graph.
+        number = None if context is None else self._tensorflow.get_static_value(context.replica_id_in_sync_group)
+        return None if number is None else int(number)
+
     def traced(self, step: Callable[..., tuple[Any, Values]], args: tuple[Any, ...]) -> tuple[Any, Values, Any]:
         """With the graph that is built."""
-        return (*step(*args), self.scope())
+        return (*step(*args), self._graph())
 
     def read(
         self, program: Any, values: Values, known: Mapping[str, Collected], parameters: Sequence[tuple[Any, str]],

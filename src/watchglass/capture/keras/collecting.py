@@ -76,6 +76,8 @@ class StepValues:
         self._given: dict[int, Any] = {}
         self._made: dict[int, Any] = {}
         self._losses = self._updating = 0
+        # The values of the first replica, for the others.
+        self._of_first: Values = {}
 
     def around(self, step: Callable[..., Any]) -> Callable[..., Any]:
         """A step of the model that returns its values as well."""
@@ -91,10 +93,17 @@ class StepValues:
 
         @functools.wraps(step)
         def collecting(*args: Any) -> Any:
+            replica = self._backend.replica()
+            if replica:
+                # A strategy runs replicas in turns, and passes on what all of them return, so they return what the
+                # first one, which has ended by now, has collected.
+                return self._backend.with_values(step(*args), dict(self._of_first))
             result, values, program = self._backend.traced(collect, args)
             if program is not None and self.failure is None:
                 self._keep_program(program, values)
-            return self._backend.with_values(result, self._reduced(values))
+            reduced = self._reduced(values)
+            self._of_first = {} if replica is None else reduced
+            return self._backend.with_values(result, dict(reduced))
 
         return collecting
 

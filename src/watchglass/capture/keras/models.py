@@ -101,7 +101,7 @@ class KerasModel:
     def _batches_trained(self) -> int:
         optimizer = self._model.optimizer
         inner = getattr(optimizer, "inner_optimizer", optimizer)
-        return next((int(each.value) for each in inner.variables if each.name == "iteration"), 0)
+        return next((int(each.numpy()) for each in inner.variables if each.name == "iteration"), 0)
 
     def learn_means(self, mode: Mode, means: Mapping[str, bool]) -> None:
         """A trace has shown which metrics a step updates."""
@@ -163,7 +163,7 @@ def rate_of(optimizer: Any) -> float | None:
     """The learning rate of an optimizer, if that is a number that only the script changes."""
     rate = optimizer.learning_rate
     if isinstance(rate, keras.Variable):
-        return float(rate.value)
+        return float(rate.numpy())  # also where each replica has a copy of it
     return float(rate) if isinstance(rate, (int, float)) else None
 
 

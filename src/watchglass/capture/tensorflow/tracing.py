@@ -212,8 +212,8 @@ class GraphTracing:
         context = tf.distribute.get_replica_context()
         if context is not None and context.num_replicas_in_sync > 1:
             self.open[0].replicated = True
-        number = 0 if context is None else context.replica_id_in_sync_group
-        return not isinstance(number, int) or number == 0
+        number = 0 if context is None else tf.get_static_value(context.replica_id_in_sync_group)
+        return not number
 
     def derived(self, model: TrainedModel, target: Any, sources: Any, gradients: Any) -> None:
         """Gradients were taken."""
