@@ -13,7 +13,7 @@ _MOST_NAMED = 32
 Given = Mapping[str, Mapping[str, bool]]
 
 
-class MembershipFact:
+class OptimizedParameters:
     """Makes the fact about a model when it has changed. For the training thread.
 
     Args:

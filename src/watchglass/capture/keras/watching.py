@@ -11,7 +11,7 @@ from typing import Any
 import keras
 
 from watchglass.capture.compiled.delivery import StepDelivery
-from watchglass.capture.compiled.membership import MembershipFact
+from watchglass.capture.compiled.membership import OptimizedParameters
 from watchglass.capture.compiled.reductions import ReducingArrays
 from watchglass.capture.compiled.steps import CompiledSteps
 from watchglass.capture.frameworks import FRAMEWORKS
@@ -50,7 +50,7 @@ class KerasWatching:
         self.port, self._backend = port, backend
         self._steps = CompiledSteps(port, loop(backend.name).profiler(port))
         self._delivery = StepDelivery(port, "keras", self._steps)
-        self._membership = MembershipFact("update")
+        self._membership = OptimizedParameters("update")
         self._models: weakref.WeakKeyDictionary[Any, KerasModel] = weakref.WeakKeyDictionary()
         self._numbers = FrameworkNumbers(port.model_numbers)
         self._chosen: weakref.WeakSet[Any] | None = weakref.WeakSet()

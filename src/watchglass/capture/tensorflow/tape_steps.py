@@ -16,7 +16,7 @@ import tensorflow as tf
 from watchglass.capture.arrays import DeferredNumbers
 from watchglass.capture.compiled.collecting import Collected, Updater, ValuePart, Values
 from watchglass.capture.compiled.delivery import StepDelivery
-from watchglass.capture.compiled.membership import MembershipFact
+from watchglass.capture.compiled.membership import OptimizedParameters
 from watchglass.capture.compiled.reductions import Reduced
 from watchglass.capture.compiled.steps import CompiledSteps
 from watchglass.capture.compiled.updates import SCRIPT
@@ -95,7 +95,7 @@ class TapeSteps:
         self.tracing = GraphTracing(self.models, port.plan)
         self._second = SecondTraces(self.tracing)
         self._delivery = StepDelivery(port, "tensorflow", self.steps)
-        self._membership = MembershipFact("update")
+        self._membership = OptimizedParameters("update")
         self._arrays = TensorFlowArrays()
         self._known: weakref.WeakKeyDictionary[Any, dict[Any, FunctionAbout]] = weakref.WeakKeyDictionary()
         #: Twins that run at all calls of functions, by these and by the key of their arguments.
