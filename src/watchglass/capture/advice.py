@@ -48,7 +48,12 @@ def wrap(
         if result is not RAISED or name != "__init__":
             after(args[0], {**dict(enumerate(args[1:])), **kwargs})
 
-    wrapped = around(original, begin, end)
+    replace(port, kind, name, around(original, begin, end))
+
+
+def replace(port: Port, kind: type[Any], name: str, wrapped: Callable[..., Any]) -> None:
+    """Put a wrapper of a method of a class in its place until the port detaches."""
+    original = vars(kind)[name]
     setattr(kind, name, wrapped)
 
     def restore() -> None:

@@ -108,6 +108,23 @@ def noting(original: Callable[..., Any], begins: Callable[[], object], fails: Ca
     return call
 
 
+def marking(original: Callable[..., Any], before: Callable[[], object], after: Callable[[], object]) -> Any:
+    """``original``, with calls before and after it, however it ends; neither may raise.
+
+    It costs less than :func:`around`, for functions that are called in each step.
+    """
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        before()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            after()
+
+    return call
+
+
 def timing(
     original: Callable[..., Any],
     begins: Callable[[], Any],

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
-from typing import Any
 
 import keras
 
-from watchglass.capture.advice import wrap
+from watchglass.capture.advice import replace
 from watchglass.capture.compiled.steps import CompiledSteps
 from watchglass.capture.port import Port
+from watchglass.capture.wrappers_importlib_bootstrap import marking
 
 #: What begins before the first batch, and what each batch begins with; and what ends after the last one.
 _BEFORE = ("on_epoch_begin", "on_test_begin", "on_predict_begin")
@@ -31,25 +30,22 @@ class BatchWaits:
         self._steps, self._thread = steps, threading.get_ident()
         if not port.config.records_phases:
             return
-        kind = keras.callbacks.CallbackList
-        for mode in ("train", "test", "predict"):
-            wrap(port, kind, f"on_{mode}_batch_begin", self._ends, _nothing)
-            wrap(port, kind, f"on_{mode}_batch_end", _ignored, self._begins)
+        kind, modes = keras.callbacks.CallbackList, ("train", "test", "predict")
+        ends, begins = map(port.guard.shielded, (self._ends, self._begins))
+        for name in (*_AFTER, *(f"on_{mode}_batch_begin" for mode in modes)):
+            replace(port, kind, name, marking(vars(kind)[name], ends, _nothing))
         for name in _BEFORE:
-            wrap(port, kind, name, self._ends, self._begins)
-        for name in _AFTER:
-            wrap(port, kind, name, self._ends, _nothing)
+            replace(port, kind, name, marking(vars(kind)[name], ends, begins))
+        for name in (f"on_{mode}_batch_end" for mode in modes):
+            replace(port, kind, name, marking(vars(kind)[name], _nothing, begins))
 
-    def _begins(self, callbacks: Any, arguments: Mapping[Any, Any]) -> None:
+    def _begins(self) -> None:
         if threading.get_ident() == self._thread:
             self._steps.waits()
 
-    def _ends(self, callbacks: Any) -> None:
+    def _ends(self) -> None:
         if threading.get_ident() == self._thread:
             self._steps.goes_on()
 
 
-def _ignored(callbacks: Any) -> None: ...
-
-
-def _nothing(callbacks: Any, arguments: Mapping[Any, Any]) -> None: ...
+def _nothing() -> None: ...
