@@ -150,7 +150,8 @@ def test_pytorch_trains_between_two_fits(tmp_path: Path) -> None:
     assert run.steps() == list(range(8 + 5 + 4))
     of_keras = run.tensor("gradient/dense.kernel").reductions("mean")[0].tolist()
     assert of_keras == [*range(8), *range(13, 17)]
-    assert run.tensor("gradient/weight").reductions("mean")[0].tolist() == list(range(8, 13))
+    assert run.tensor("gradient/model_2.weight").reductions("mean")[0].tolist() == list(range(8, 13))
+    assert run.scalars("model_2/loss")[0].tolist() == list(range(8, 13))
 
 
 def test_a_release_that_is_too_old_is_left_alone(
