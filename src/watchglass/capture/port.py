@@ -319,12 +319,13 @@ class Port:
             before = self._last_over()
             self.records.carried.add_fact(fault, where)
             with suppress(Exception):
+                if not self._recorder.started:
+                    self._recorder.start()  # the run says why it has no step
+            with suppress(Exception):
                 self.resumption.give_up()
                 self.clock.close()
                 self.records.put_late()
-            if (fault.KIND, where, fault) in self.records.carried.facts:
-                if not self._recorder.started:
-                    self._recorder.start()  # the run says why it has no step
+            if (fault.KIND, where, fault) in self.records.carried.facts and self._recorder.started:
                 self._recorder.add_fact(fault.to_fact(where, before))
             self._recorder.urgent()
 
