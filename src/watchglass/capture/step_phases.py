@@ -70,8 +70,12 @@ class StepPhases:
 
     def begin(self, phase: int) -> int:
         """One of the phases above begins now; returns the time in nanoseconds of the monotonic clock."""
-        now_ns = self.now_ns()
-        self._count(now_ns, OTHER)
+        now_ns, at = self.now_ns(), self._at
+        if DATA < at < AFTER_BACKWARD:  # as mostly, and without a further call: this runs several times in each step
+            self._spent_ns[at] += now_ns - self._since_ns
+            self._since_ns = now_ns
+        else:
+            self._count(now_ns, OTHER)
         self._at = phase
         return now_ns
 
@@ -118,7 +122,7 @@ class StepPhases:
         now_ns, spent_ns = self.now_ns(), self._spent_ns
         self._count(now_ns, UPDATE)
         self._at = OTHER
-        if self._computes():
+        if self.returned is not None and self._computes():
             self._at, self._worked_ns = _AFTER_CALL, thread_time_ns()
         self._spent_ns = _NOTHING.copy()
         return now_ns, tuple(spent_ns[:AFTER_BACKWARD])

@@ -102,7 +102,7 @@ class StepQueue:
         if type(row[4]) is float:
             self._flight.row(*row[:7])
         else:  # a loss on its way from a device
-            self._flight.row(*(*row[:4], ABSENT, *row[5:7]))
+            self._flight.row(row[0], row[1], row[2], row[3], ABSENT, row[5], row[6])
         if self._shut or self._bytes_put - self._bytes_taken > self._most_bytes:
             self.dropped["steps"] += 1
             return

@@ -46,6 +46,26 @@ class CollectedStep:
     after_failure: bool = False
 
 
+class AwaitedLoss:
+    """The loss of a step of which nothing was collected, for the recorder's thread.
+
+    Args:
+        loss: The loss, an array of one element or a readback.
+        look: Gets it and gives it back when it has come.
+    """
+
+    __slots__ = ("_look", "_loss")
+    nbytes = 0
+
+    def __init__(self, loss: Any, look: Callable[[float], float]) -> None:
+        self._loss, self._look = loss, look
+
+    def resolve(self) -> float:
+        """The loss; waits for it."""
+        loss = self._loss
+        return self._look(float(loss.resolve() if hasattr(loss, "resolve") else np.asarray(loss).item()))
+
+
 class FirstBadValue:
     """Searches once per run, at the first sign of a value that is not finite. For the training thread.
 
@@ -88,13 +108,12 @@ class FirstBadValue:
         self._collected = None
 
     def watched(self, loss: Any) -> Any:
-        """The loss of a step of which nothing was collected, as a float or a readback; gives it back."""
-        if type(loss) is float:
-            self._look(loss)
-        elif isinstance(loss, DeferredNumbers) and not self._answered:
-            coming = loss.resolve
-            return DeferredNumbers(lambda: self._look(coming()), loss.nbytes)
-        return loss
+        """The loss of a step of which nothing was collected, as a float or a readback.
+
+        Args:
+            loss: A float, a readback, or an array of one element that NumPy reads.
+        """
+        return self.looked(loss) if type(loss) is float else AwaitedLoss(loss, self.looked)
 
     def ended(self, step: OpenStep, loss: Any) -> Any:
         """A TRAIN step ends, with this loss; gives it back."""
@@ -117,7 +136,8 @@ class FirstBadValue:
             return DeferredNumbers(numbers, getattr(loss, "nbytes", 0))
         return loss
 
-    def _look(self, loss: float) -> float:
+    def looked(self, loss: float) -> float:
+        """Look at a loss that has come; gives it back."""
         if loss - loss != 0.0 and not self._answered:  # NaN for what is not finite
             self.alarmed = True
         return loss

@@ -115,19 +115,27 @@ class CompiledSteps(PhaseSource):
             TrainingStopped: A stop was requested, and a TRAIN step would begin.
         """
         port, before_ns = self._port, self._began_ns
+        if mode is Mode.TRAIN and self.begin_row(self._model if model is None else model, collects=collects):
+            return None
         now_ns = self._began_ns = port.clock.now_ns() if self._phases is None else self._phases.begin(COMPUTE)
-        if self._steady:
-            ahead = self._ahead.get(self._model if model is None else model, -1)
-            due = collects and (ahead == 0 or self.first_bad.alarmed)
-            if mode is Mode.TRAIN and ahead >= 0 and not due and not port.changes.pending:
-                return None
-            self.leave()
+        self.leave()
         if before_ns and mode is Mode.TRAIN:
             self._lasted(now_ns - before_ns)
         step = self._open = port.begin(mode, model)
         step.due = step.due and collects
         self._captured = self.first_bad.collects(step) or step.due
         return step if self._captured else None
+
+    def begin_row(self, model: int, *, collects: bool = True) -> bool:
+        """Whether a TRAIN step of a model begins of which only its loss is recorded; :meth:`end_row` ends it.
+
+        Most steps are such: one that knows the model may ask this, and call :meth:`begin` where it is False.
+        """
+        ahead = self._ahead.get(model, -1) if self._steady else -1
+        if ahead < 0 or self._port.changes.pending or (collects and (not ahead or self.first_bad.alarmed)):
+            return False
+        self._began_ns = self._port.clock.now_ns() if self._phases is None else self._phases.begin(COMPUTE)
+        return True
 
     def end(
         self, numbers: Mapping[str, Any], rate: float | None = None, weight: float = 1.0, model: int = 0,
@@ -145,7 +153,8 @@ class CompiledSteps(PhaseSource):
         """
         port, step = self._port, self._open
         if step is None:
-            self._end_steady(numbers, rate, weight, model)
+            loss = numbers.get("loss", ABSENT)
+            self.end_row(loss if loss is ABSENT else number_of(loss), rate, weight, model)
             return
         self._open = None
         train = step.mode is Mode.TRAIN
@@ -202,20 +211,27 @@ class CompiledSteps(PhaseSource):
         self.leave()
         self._ahead.clear()
 
-    def _end_steady(self, numbers: Mapping[str, Any], rate: float | None, weight: float, model: int) -> None:
+    def end_row(self, loss: Any, rate: float | None, weight: float = 1.0, model: int = 0) -> None:
+        """The same for a step of which nothing was captured.
+
+        Args:
+            loss: A float, a readback or an array that NumPy reads, which may wait for it on the recorder's thread;
+                :data:`ABSENT` where it is not known.
+            rate: See :meth:`end`.
+            weight: See :meth:`end`.
+            model: See :meth:`end`.
+        """
         now_ns, spent_ns = (self._port.clock.now_ns(), NO_PHASES) if self._phases is None else self._phases.end()
-        loss = numbers.get("loss", ABSENT)
-        if model not in self._ahead and not self._begin_rows(model, rated=rate is not None):
-            model = self._model  # it was not known as the step began
+        ahead = self._ahead.get(model)
+        if ahead is None:  # it was not known as the step began
+            model = model if self._begin_rows(model, rated=rate is not None) else self._model
+            ahead = self._ahead[model]
         if loss is not ABSENT:
-            loss = self.first_bad.watched(loss if type(loss) is float else number_of(loss))
-        self._port.steady.step(
-            self._began_ns, now_ns, loss,
-            ABSENT if rate is None else rate, weight, spent_ns, model,
-        )  # fmt: skip
+            loss = self.first_bad.watched(loss)
+        self._port.steady.step(self._began_ns, now_ns, loss, ABSENT if rate is None else rate, weight, spent_ns, model)
         self._ended_ns, self._model = now_ns, model
         self._rows[model] += 1
-        self._ahead[model] = max(self._ahead[model] - 1, 0)
+        self._ahead[model] = ahead - 1 if ahead else 0
         if self._ends.passed:
             self._passed()
 

@@ -36,7 +36,7 @@ class Jitted:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the function returns."""
         watching, watched = TRACING.watching, self.watched
-        if TRACING.collector.active and TRACING.collects:
+        if TRACING.busy and TRACING.collector.active and TRACING.collects:
             return watched.passed(args, kwargs)
         if watching is None or TRACING.busy or watching.port.guard.passing:
             return watched.plain(*args, **kwargs)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import jax
@@ -46,6 +45,11 @@ class ModelLineages:
         self._heads: dict[int, Callable[[], Any]] = {}
         self._strays: dict[int, Callable[[], Any]] = {}
         self._is_stray = False
+
+    def goes_on(self, lineage: ModelLineage, arguments: Any) -> bool:
+        """Whether a call plainly trains the model that its function was traced for, as most do; changes nothing."""
+        leaf, head = _leaf(lineage.taken, arguments), self._heads.get(lineage.model)
+        return leaf is None or (head is not None and head() is leaf and lineage.model not in self._strays)
 
     def trained(self, lineage: ModelLineage, arguments: Any) -> int:
         """The number of the model that a call trains."""
@@ -92,12 +96,15 @@ class ModelLineages:
 
     def moved(self, base: int, number: int, leaf: Any) -> None:
         """The first parameter of a model is this array now."""
-        with suppress(TypeError):  # an array of another kind, without weak references
-            if self._is_stray:
-                self._strays[base] = weakref.ref(leaf)
-            else:
-                self._heads[number] = weakref.ref(leaf)
-        self._is_stray = False
+        is_stray, self._is_stray = self._is_stray, False
+        try:
+            head = weakref.ref(leaf)
+        except TypeError:  # an array of another kind, without weak references
+            return
+        if is_stray:
+            self._strays[base] = head
+        else:
+            self._heads[number] = head
 
 
 def _leaf(take: Callable[[Any], Any] | None, tree: Any) -> Any:

@@ -39,6 +39,7 @@ from watchglass.capture.jax.written_losses import ReadingTwin, written_in
 from watchglass.capture.port import Port
 from watchglass.record import OpenStep
 from watchglass.records import Mode
+from watchglass.store import ABSENT
 
 _log = logging.getLogger("watchglass")
 _OUTSIDE, _INSIDE = FRAMEWORKS["jax"].hidden
@@ -79,6 +80,11 @@ class About:
     def of_equal(self) -> dict[int, About]:
         """The same of models that are equal to this one, by their numbers."""
         return {self.model: self}
+
+    @functools.cached_property
+    def is_whole_step(self) -> bool:
+        """Whether each call is a whole TRAIN step of one model, which a library updates."""
+        return self.steps == 1 and {GRADIENT, UPDATE} <= self.does and len(self.lineages) == 1 and not self.returned
 
     @property
     def mode(self) -> Mode:
@@ -259,6 +265,9 @@ class Watching:
         self._known, self._begins, self._ends = guarded(self._about), guarded(self._begin), guarded(self._end)
         self._updates, self._begins_gradient = guarded(self._update), guarded(self._begin_gradient)
         self._begins_several, self._ends_several = guarded(self._begin_several), guarded(self._end_several)
+        # Shielded, which costs less: they observe nothing that could observe itself.
+        shielded = port.guard.shielded
+        self._begins_row, self._ends_row = shielded(self._begin_row), shielded(self._end_row)
         port.on_settle.append(self._close_part)
 
     def call(self, watched: Watched, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -276,6 +285,14 @@ class Watching:
                 return watched.plain(*args, **kwargs)  # its gradients are those of an eager loop
         if about is None or not about.does:
             return self._run(watched.plain, *args, **kwargs)
+        if about.is_whole_step and self._begins_row(about, args, kwargs):
+            try:
+                result = self._run(watched.plain, *args, **kwargs)
+            except BaseException:
+                self.steps.fail()
+                raise
+            self._ends_row(about, result)
+            return result
         twin: Twin = watched.known[2]
         if about.steps > 1:
             return self._several(about, watched, args, kwargs)
@@ -495,6 +512,19 @@ class Watching:
         if step is None or (twin is not None and not twin.ready(*args, **kwargs)):
             return None
         return step
+
+    def _begin_row(self, about: About, args: Any, kwargs: Any) -> bool:
+        """Whether nothing is due at a whole step, and nothing else is to be found out about its call."""
+        if self._part is not None or self.port.resumption.open:
+            return False
+        return TRACING.chains.goes_on(about.lineages[0], (args, kwargs)) and self.steps.begin_row(about.model)
+
+    def _end_row(self, about: About, result: Any) -> None:
+        TRACING.chains.updated(about.lineages[0], about.model, result)
+        loss = ABSENT if about.loss is None else about.loss(result)
+        optimizer, update = TRACING.optimizer_of(about.base), self._updates_of(about.model)
+        self.steps.returned(None if loss is ABSENT else loss)
+        self.steps.end_row(loss, None if optimizer is None else optimizer.rate(update), model=about.model)
 
     @property
     def _waits_for_update(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import sys
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -118,6 +119,10 @@ class Backend(ABC):
         """The weights that a mean has counted so far, as an array; None where that cannot be read."""
         return None
 
+    def rows(self, data: Any) -> int | None:
+        """Samples of each batch of data that the backend itself reads; None where that is not known or not so."""
+        return None
+
     def taken(self, data: Any) -> TakenBatches | None:
         """What a function takes batches from by Python's ``next``; None for what the backend itself reads."""
         return None if isinstance(data, list) else TakenBatches(data)
@@ -132,6 +137,8 @@ class TensorFlow(Backend):
         self._tensorflow = sys.modules["tensorflow"]
         self._read = self._tensorflow.raw_ops.ReadVariableOp
         self._iterators = self._tensorflow.data.Iterator, self._tensorflow.distribute.DistributedIterator
+        # The latest iterator, and samples of each of its batches.
+        self._rows: tuple[Callable[[], Any], int | None] = (lambda: self, None)
 
     def scope(self) -> object:
         """The graph that is built, or none, and the replica that it is built for."""
@@ -179,6 +186,19 @@ class TensorFlow(Backend):
         """Its variable as it is now: the next update makes another value."""
         variable = metric.count.value
         return self._read(resource=variable.handle, dtype=variable.dtype)
+
+    def rows(self, data: Any) -> int | None:
+        """As the shapes of a data set say, where all its batches are equally large."""
+        held, rows = self._rows
+        if held() is data:
+            return rows
+        if not isinstance(data, self._tensorflow.data.Iterator):
+            return None
+        spec = data.element_spec
+        first = keras.tree.flatten(spec[0] if isinstance(spec, tuple) else spec)[0]
+        rows = first.shape[0] if getattr(first, "shape", None) else None
+        self._rows = weakref.ref(data), rows
+        return rows
 
     def taken(self, data: Any) -> TakenBatches | None:
         """None for the iterators of a data set."""

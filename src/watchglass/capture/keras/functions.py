@@ -11,6 +11,7 @@ from watchglass.capture.compiled.collecting import Values
 from watchglass.capture.compiled.twin import Twin
 from watchglass.capture.keras.backends import Backend, TakenBatches
 from watchglass.capture.keras.collecting import StepValues
+from watchglass.capture.keras.models import KerasModel
 from watchglass.capture.keras.repetitions import StepRepetition
 from watchglass.capture.port import Port
 from watchglass.records import Mode
@@ -22,6 +23,7 @@ class WatchedFunction:
     Args:
         execute: Called with it and the arguments of each call; calls the function or its twin.
         model: The model.
+        about: What is known of it.
         mode: What its calls are.
         plain: The function that Keras has made.
         twin: Makes the twin of it, for the model.
@@ -31,11 +33,12 @@ class WatchedFunction:
         self,
         execute: Callable[[WatchedFunction, tuple[Any, ...]], Any],
         model: Any,
+        about: KerasModel,
         mode: Mode,
         plain: Callable[..., Any],
         twin: Callable[[Any], FunctionTwin],
     ) -> None:
-        self.plain, self.mode = plain, mode
+        self.plain, self.about, self.mode = plain, about, mode
         self._execute, self._make_twin = execute, twin
         self._model = weakref.ref(model)
         self._twin: FunctionTwin | None = None

@@ -11,7 +11,7 @@ import keras
 
 from watchglass.capture.compiled.collecting import Updater
 from watchglass.capture.compiled.keras_optimizers import clips_of, config_of
-from watchglass.capture.keras.backends import Backend
+from watchglass.capture.keras.backends import Backend, TakenBatches
 from watchglass.capture.keras.losses import RunningMeans
 from watchglass.capture.keras.structure import KerasModules, variables
 from watchglass.record import OpenStep
@@ -27,7 +27,7 @@ class KerasModel:
         backend: Its backend.
 
     Attributes:
-        samples: Samples and batches that its metrics have counted, where these are counted as they are taken.
+        samples: Samples and batches that its metrics have counted, where these are known for each call.
         means: Of its metrics that each step updates with a loss, whether samples are the weights; by mode. It is known
             for the steps of Keras, and of others once they were traced.
     """
@@ -35,9 +35,11 @@ class KerasModel:
     def __init__(self, model: Any, number: int, backend: Backend) -> None:
         self._model, self.number, self._backend = model, number, backend
         self._running = RunningMeans()
-        # By mode, metrics with known running means; emptied when Keras resets them.
-        self._counted: dict[Mode, dict[str, Any]] = {}
+        # By mode, metrics with known running means, and names of these; emptied when Keras resets them.
+        self._counted: dict[Mode, dict[str, tuple[Any, str]]] = {}
         self.samples = self.batches = 0
+        # Whether these are all since Keras has reset its metrics.
+        self._counts_all = False
         self.means: dict[Mode, Mapping[str, bool]] = {
             mode: {"loss": True}
             for mode, name in ((Mode.TRAIN, "train_step"), (Mode.EVAL, "test_step"))
@@ -60,6 +62,7 @@ class KerasModel:
         self._running.reset()
         self._counted.clear()
         self.samples = self.batches = 0
+        self._counts_all = True
 
     def read_settings(self) -> None:
         """Read the settings and the learning rate of its optimizer, while the variables have values."""
@@ -141,22 +144,39 @@ class KerasModel:
 
     def numbers(self, mode: Mode, logs: Mapping[str, Any]) -> dict[str, Any]:
         """The loss of the batches of a call, and those of several outputs, out of its logs."""
-        means, counted = self.means.get(mode, {}), self._counted.get(mode)
-        if counted is None or counted.keys() - means.keys():
-            counted = {each.name: each for each in self._model.metrics if each.name in means}
-            self._counted[mode] = counted
-        found: dict[str, Any] = {}
-        for name, value in logs.items():
-            if name != "loss" and not name.endswith("_loss"):
-                continue
-            value = self._backend.number(value)
-            if name in counted:
-                weights = self._backend.count(counted[name])
-                if weights is None:
-                    weights = self.samples if means[name] else self.batches
-                value = self._running.batch(f"{mode.value}/{name}", value, weights)
-            found[name if name == "loss" else f"{name.removesuffix('_loss')}/loss"] = value
-        return found
+        return {
+            name if name == "loss" else f"{name.removesuffix('_loss')}/loss": self.loss(mode, name, value)
+            for name, value in logs.items()
+            if name == "loss" or name.endswith("_loss")
+        }
+
+    def loss(self, mode: Mode, name: str, value: Any) -> Any:
+        """The loss of the batches of a call, out of the value of this name in its logs."""
+        counted = self._counted.get(mode)
+        if counted is None:
+            means = self.means.get(mode, {})
+            known = (each for each in self._model.metrics if each.name in means)
+            counted = self._counted[mode] = {each.name: (each, f"{mode.value}/{each.name}") for each in known}
+        value, mean = self._backend.number(value), counted.get(name)
+        if mean is None:
+            return value
+        weights = None if self._counts_all else self._backend.count(mean[0])
+        if weights is None:
+            weights = self.samples if self.means[mode][name] else self.batches
+        return self._running.batch(mean[1], value, weights)
+
+    def count(self, data: Any, taken: TakenBatches | None, several: int) -> None:
+        """A call has taken up to so many batches of some data."""
+        if taken is not None:
+            self.samples += taken.samples
+            self.batches += len(taken.taken)
+            return
+        rows = self._backend.rows(data) if several == 1 and self._counts_all else None
+        if rows is None:  # to be read
+            self._counts_all = False
+        else:
+            self.samples += rows
+            self.batches += 1
 
 
 def rate_of(optimizer: Any) -> float | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import keras
 
+from watchglass.capture.arrays import number_of
 from watchglass.capture.compiled.delivery import StepDelivery
 from watchglass.capture.compiled.membership import OptimizedParameters
 from watchglass.capture.compiled.reductions import ReducingArrays
@@ -65,6 +66,9 @@ class KerasWatching:
         # Guarded, so that each may return None.
         self._begin: Callable[..., Any] = port.guarded(self._begins)
         self._end = port.guarded(self._ends)
+        # Shielded, which costs less: they call nothing that is observed.
+        shielded = port.guard.shielded
+        self._begins_row, self._ends_row = shielded(self._begin_row), shielded(self._end_row)
         self._fail, self._take = port.guarded(self._fails), port.guarded(backend.taken)
         self._waits, self._computes = map(port.guard.shielded, (self._steps.waits, self._steps.computes))
         self._find_twin: Callable[[WatchedFunction], FunctionTwin | None] = port.guarded(_twin_of)
@@ -93,13 +97,12 @@ class KerasWatching:
         guard, values, taken = self.port.guard, None, None
         if not guard.active or guard.is_busy:
             return function.plain(*args)
+        if function.mode is Mode.TRAIN and self._begins_row(function):
+            return self._pass(function, args)
         recorded, step = self._begin(function) or (False, None)
         twin = None if step is None else self._find_twin(function)
         if twin is not None or self._backend.counts_batches:
-            taken = self._take(args[-1])
-            if taken is not None:
-                taken.waits, taken.arrived = self._waits, self._computes
-                args = *args[:-1], taken
+            args, taken = self._taking(args)
         guard.passing = True
         try:
             if twin is None:
@@ -113,6 +116,47 @@ class KerasWatching:
         guard.passing = False
         self._end(function, args, taken, result, step, values, recorded)
         return result
+
+    def _pass(self, function: WatchedFunction, args: tuple[Any, ...]) -> Any:
+        """A call that makes one update, at which nothing is due."""
+        guard, taken = self.port.guard, None
+        if self._backend.counts_batches:
+            args, taken = self._taking(args)
+        guard.passing = True
+        try:
+            result = function.plain(*args)
+        except BaseException:
+            guard.passing = False
+            self._fail(function)
+            raise
+        guard.passing = False
+        self._ends_row(function, args, taken, result)
+        return result
+
+    def _taking(self, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], TakenBatches | None]:
+        """The arguments, with data that show what the function takes; None for what the backend itself reads."""
+        taken: TakenBatches | None = self._take(args[-1])
+        if taken is None:
+            return args, None
+        taken.waits, taken.arrived = self._waits, self._computes
+        return (*args[:-1], taken), taken
+
+    def _begin_row(self, function: WatchedFunction) -> bool:
+        about, several = function.about, function.model.steps_per_execution
+        if several > 1 or self._interval > 1 or about.batches_per_update > 1 or not self._steps.begin_row(about.number):
+            return False
+        about.trains(1)
+        return True
+
+    def _end_row(
+        self, function: WatchedFunction, args: tuple[Any, ...], taken: TakenBatches | None, result: Any
+    ) -> None:
+        about, logs = function.about, self._backend.logs(result)
+        about.count(args[-1], taken, 1)
+        loss = number_of(about.loss(Mode.TRAIN, "loss", logs["loss"])) if "loss" in logs else ABSENT
+        self._steps.returned(self._backend.unfinished(logs))
+        self._steps.end_row(loss, about.rate, model=about.number)
+        self._fits.after_step(function.model)
 
     def _begins(self, function: WatchedFunction) -> tuple[bool, OpenStep | None]:
         """Whether the call is recorded, and its step if that is due."""
@@ -188,9 +232,7 @@ class KerasWatching:
                 about.learn_means(mode, collected.means)
                 if mode is Mode.TRAIN and step.due and "membership" in chosen_facts(self.port.config.facts):
                     self._membership.save(step, about.number, collected.given, about.trainable())
-        if taken is not None:
-            about.samples += taken.samples
-            about.batches += len(taken.taken)
+        about.count(args[-1], taken, function.model.steps_per_execution)
         if not recorded:
             if mode is Mode.TRAIN and self._interval > 1:
                 self._number_others(about, taken)
@@ -253,7 +295,7 @@ class KerasWatching:
         if isinstance(function, WatchedFunction) or function is None:
             return
         twin = functools.partial(self._twin, name, reader_on_device(model))
-        watched = WatchedFunction(self.execute, model, _MODES[name], function, twin)
+        watched = WatchedFunction(self.execute, model, self._of(model), _MODES[name], function, twin)
         setattr(model, attribute, watched)
         if keras.distribution.distribution() is not None:
             watched.make_twin()  # now: Keras reads where the variables are, and while they are trained they are nowhere
