@@ -15,6 +15,11 @@ from watchglass.capture.compiled.twin import Repetition, equal_arrays
 _EFFECTS = re.compile(
     "Iterator|Dataset|PyFunc|Print|Summary|Queue|Save|Restore|Write(?!Variable)|Table|Barrier|Stage|Collective|Send|Recv"
 )
+#: Operations with numbers by chance that go on from call to call.
+_RANDOM = frozenset((
+    "RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal", "ParameterizedTruncatedNormal",
+    "RandomShuffle", "RandomGamma", "RandomPoissonV2", "Multinomial",
+))  # fmt: skip
 
 
 @dataclass(eq=False)
@@ -42,13 +47,21 @@ class ChangedVariables(Repetition):
     def traced(self, graph: Any) -> None:
         """A graph of the function or its twin was traced, and has not run yet.
 
-        The trace may have made variables, whose first values are assigned later: the call that goes on runs once.
+        The trace may have made variables, whose first values are assigned later.
         """
         captured = {id(outer) for outer, _ in graph.captures if outer.dtype.name == "resource"}
         latest = self._latest()
         if latest is not None:
             latest.is_complete = captured <= latest.held.keys()
-        self.runs_once |= has_effects(graph) or not captured <= {id(each.handle) for each in self._variables()}
+        nodes = nodes_of(graph)
+        self.runs_once |= has_effects(nodes) or not captured <= {id(each.handle) for each in self._variables()}
+        self.always |= is_seeded(nodes)  # else calls of the twin alone would leave the function behind
+
+    def initialized(self) -> None:
+        """Variables that a trace has made have their first values now, and the call has not run yet."""
+        latest = self._latest()
+        if latest is not None:
+            latest.held, latest.is_complete = self._held(), True
 
     def is_possible(self) -> bool:
         """Not with effects, or resources that are none of the variables."""
@@ -57,10 +70,12 @@ class ChangedVariables(Repetition):
 
     def state(self) -> VariableState:
         """The variables and what they hold."""
-        found = {id(each.handle): (each, self._arrays.values(each)) for each in self._variables()}
-        state = VariableState(found)
+        state = VariableState(self._held())
         self._latest = weakref.ref(state)
         return state
+
+    def _held(self) -> dict[int, tuple[Any, Any]]:
+        return {id(each.handle): (each, self._arrays.values(each)) for each in self._variables()}
 
     def restore(self, state: VariableState) -> None:
         """Assign it."""
@@ -73,8 +88,17 @@ class ChangedVariables(Repetition):
         return equal_arrays(self._arrays, one, other)
 
 
-def has_effects(graph: Any) -> bool:
-    """Whether a graph does more than to change variables."""
+def nodes_of(graph: Any) -> list[Any]:
+    """The operations of a graph, and those of the functions that it calls."""
     program = graph.as_graph_def()
-    functions = (node for each in program.library.function for node in each.node_def)
-    return any(_EFFECTS.search(node.op) for node in (*program.node, *functions))
+    return [*program.node, *(node for each in program.library.function for node in each.node_def)]
+
+
+def has_effects(nodes: Iterable[Any]) -> bool:
+    """Whether operations do more than to change variables."""
+    return any(_EFFECTS.search(node.op) for node in nodes)
+
+
+def is_seeded(nodes: Iterable[Any]) -> bool:
+    """Whether operations have random numbers that depend on a seed and on the calls before."""
+    return any(node.op in _RANDOM and bool(node.attr["seed"].i or node.attr["seed2"].i) for node in nodes)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import itertools
 import sys
+import threading
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import keras
@@ -24,6 +26,10 @@ class StepRepetition(Repetition):
     @abstractmethod
     def observed(self, step: Callable[..., Any]) -> Callable[..., Any]:
         """The step of the model, which its twin is made from, with a look at each of its traces."""
+
+    def making(self) -> AbstractContextManager[None]:
+        """Inside, Keras makes the twin."""
+        return nullcontext()
 
     def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Arguments, Arguments]:
         """The batches that the twin has taken are those of the function."""
@@ -69,6 +75,37 @@ class TensorFlowRepetition(StepRepetition, ChangedVariables):
             return result
 
         return observed
+
+    @contextmanager
+    def making(self) -> Iterator[None]:
+        """Functions that Keras compiles are traced ahead of their first call."""
+        tensorflow: Any = self._tensorflow
+        thread = threading.get_ident()
+        original = tensorflow.function
+
+        def function(*args: Any, **kwargs: Any) -> Any:
+            made = original(*args, **kwargs)
+            return self._traced_ahead(made) if threading.get_ident() == thread else made
+
+        tensorflow.function = function
+        try:
+            yield
+        finally:
+            tensorflow.function = original
+
+    def _traced_ahead(self, function: Any) -> Callable[..., Any]:
+        """The function; as it is first called, what its trace makes is known before it runs."""
+
+        @functools.wraps(function)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            tensorflow = self._tensorflow
+            is_inner = not tensorflow.executing_eagerly() or tensorflow.distribute.has_strategy()
+            if not is_inner and function.experimental_get_tracing_count() == 0:
+                function.get_concrete_function(*args, **kwargs)
+                self.initialized()
+            return function(*args, **kwargs)
+
+        return called
 
     def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Arguments, Arguments]:
         """An iterator for each, of the same batches."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import keras
@@ -333,7 +333,7 @@ class KerasWatching:
         function = before = getattr(model, attribute)
         if failed is None:
             try:
-                with collecting():
+                with collecting(), nullcontext() if repeated is None else repeated.making():
                     self._originals[f"make_{name}_function"](model, force=True)
                 function = getattr(model, attribute)
             except Exception as error:  # of the script, whose model may make its functions itself

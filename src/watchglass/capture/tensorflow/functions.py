@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from watchglass.capture.compiled.changed_variables import ChangedVariables, has_effects
+from watchglass.capture.compiled.changed_variables import ChangedVariables, has_effects, is_seeded, nodes_of
 from watchglass.capture.compiled.collecting import Values
 from watchglass.capture.compiled.twin import Twin
 from watchglass.capture.port import Port
@@ -24,16 +24,6 @@ _log = logging.getLogger("watchglass")
 
 #: Operations that return what they get.
 _PASSING = ("Identity", "StopGradient", "PreventGradient")
-#: Operations with numbers by chance that go on from call to call.
-_RANDOM = frozenset((
-    "RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal", "ParameterizedTruncatedNormal",
-    "RandomShuffle", "RandomGamma", "RandomPoissonV2", "Multinomial",
-))  # fmt: skip
-#: Operations that run other graphs.
-_WITH_GRAPHS = frozenset((
-    "PartitionedCall", "StatefulPartitionedCall", "If", "StatelessIf", "Case", "StatelessCase", "While",
-    "StatelessWhile", "ReduceDataset", "ScanDataset", "MapDataset",
-))  # fmt: skip
 
 
 @dataclass(eq=False)
@@ -112,8 +102,8 @@ def look(
     with tracing.trace() as doings:
         concrete = function.get_concrete_function(*args, **kwargs)
     graph, compiled = concrete.graph, is_compiled_whole(concrete)
-    library = graph.as_graph_def().library.function if _calls_graphs(graph) else ()
-    seeded = any(map(_is_seeded, graph.get_operations())) or any(map(_draws_seeded, library))
+    nodes = nodes_of(graph)
+    seeded = is_seeded(nodes)
     arrays = TensorFlowArrays()
     # The twin of a seeded function runs at all calls, so that it is to round as the function does.
     reduces = not seeded and not all(map(arrays.on_host, graph.variables))
@@ -133,8 +123,8 @@ def look(
         held = tuple(map(weakref.ref, graph.variables))
         variables = lambda: [variable for each in held if (variable := each()) is not None]  # noqa: E731
         repetition = ChangedVariables(TensorFlowArrays(), variables)
-        repetition.always = compiled or any(map(_is_fused, library))
-        repetition.runs_once = seeded or about.replicated or has_effects(graph)
+        repetition.always = compiled or any(map(_is_fused, graph.as_graph_def().library.function))
+        repetition.runs_once = seeded or about.replicated or has_effects(nodes)
         about.collecting = collecting.function
         about.twin = Twin(port, name, about.collecting.get_concrete_function, about.collecting, repetition)
         if not about.tells_losses:
@@ -188,20 +178,6 @@ def _identities(variable: Any) -> set[int]:
     """A variable, and its copies on several devices."""
     copies = variable.values if isinstance(variable, tf.distribute.DistributedValues) else ()
     return {id(variable), *map(id, copies)}
-
-
-def _is_seeded(operation: Any) -> bool:
-    return operation.type in _RANDOM and bool(operation.get_attr("seed") or operation.get_attr("seed2"))
-
-
-def _calls_graphs(graph: Any) -> bool:
-    return any(op.type in _WITH_GRAPHS for op in graph.get_operations())
-
-
-def _draws_seeded(definition: Any) -> bool:
-    """Whether a function in the library of a graph has random numbers with a seed."""
-    nodes = (node for node in definition.node_def if node.op in _RANDOM)
-    return any(node.attr["seed"].i or node.attr["seed2"].i for node in nodes)
 
 
 def _is_fused(definition: Any) -> bool:
