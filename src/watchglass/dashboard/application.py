@@ -366,14 +366,14 @@ class Dashboard:
         """
         try:
             location = row.listed.location
-            if opening is not None:
-                row = row if self._watched.is_open(location) else self._listing.preview(row.identifier)
+            if opening is None or self._watched.is_open(location):
+                watched = self._watched.watch(location)
+            else:
+                row = self._listing.preview(row.identifier)
                 patience_s = 0.0 if row.state == BEING_READ else _PATIENCE_S
                 if (found := self._watched.watch_within(location, patience_s)) is None:
                     return opening(row)
                 watched = found
-            else:
-                watched = self._watched.watch(location)
             try:
                 return answer(watched)
             except CompactedError:  # since the last look
