@@ -21,7 +21,7 @@ from watchglass.store import open_store
 _PERIOD_S, _UNWATCHED_S = 2.0, 60.0
 #: Seconds after which removed runs are missed, and a run that is not kept open is read again if it has not ended.
 _LAP_S = 60.0
-#: Runs that have not ended and are kept open, the newest.
+#: Runs that have not ended, or are still evaluated, and are kept open, the newest.
 _KEPT = 16
 
 
@@ -50,6 +50,7 @@ class Listing:
         self._rows: dict[str, RunSummary] = {}
         self._open: dict[str, WatchedRun] = {}
         self._looked_s: dict[str, float] = {}
+        self._unsettled: set[str] = set()
         self._again()
 
     @property
@@ -92,7 +93,8 @@ class Listing:
                 return
             since_s = now_s - self._looked_s.get(row.identifier, float("-inf"))
             partial = not row.read or row.state == BEING_READ
-            if partial or (row.live and (row.identifier in self._open or since_s > _LAP_S)):
+            unsettled = row.identifier in self._unsettled
+            if partial or (unsettled and (row.identifier in self._open or since_s > _LAP_S)):
                 self._looked_s[row.identifier] = now_s
                 self._put(self._read(row))
 
@@ -154,11 +156,13 @@ class Listing:
             found = summary_of(published.run, row.listed, judged=published.verdict, state=watched.state)
         except Exception as error:  # of one run among many
             return replace(row, read=True, problem=in_a_line(error))
-        if found.live:
+        if not watched.is_settled:
+            self._unsettled.add(row.identifier)
             self._open[row.identifier] = watched
             for oldest in sorted(self._open, key=lambda each: self._rows[each].listed.created_ns)[:-_KEPT]:
                 del self._open[oldest]
         else:
+            self._unsettled.discard(row.identifier)
             self._open.pop(row.identifier, None)
         return found
 
@@ -170,7 +174,7 @@ SORTS: dict[str, Callable[[RunSummary], Any]] = {
     "state": lambda row: (not row.live, row.state),
     "verdict": lambda row: (-Severity(row.tone).rank if row.tone else 1, row.headline),
     "steps": lambda row: -row.train_steps,
-    "loss": lambda row: row.losses[-1] if row.losses and not math.isnan(row.losses[-1]) else math.inf,
+    "loss": lambda row: math.inf if row.loss is None or math.isnan(row.loss) else row.loss,
 }
 
 

@@ -71,7 +71,7 @@ def _row(row: RunSummary, links: Links) -> str:
         "state": _state(row),
         "verdict": _verdict(row),
         "steps": _steps(row),
-        "loss": f"{_course(row)} {number(row.losses[-1])}" if row.losses else "",
+        "loss": f"{_course(row)} {number(row.loss)}" if row.loss is not None else "",
         "started": started,
     }
     inner = "".join(f'<td data-title="{_TITLES[name]}">{cell}</td>' for name, cell in cells.items())
@@ -109,7 +109,7 @@ def opening_html(row: RunSummary) -> str:
         sentence = (
             f"So far the verdict, and one of {row.workers:,} workers, were read: {row.train_steps:,} training steps"
         )
-        loss = f", loss {number(row.losses[-1])}" if row.losses else ""
+        loss = f", loss {number(row.loss)}" if row.loss is not None else ""
         known = f"<p>{sentence}{loss}.</p>{known}{_accused(row)}"
     return f'<p class="empty">The run is being opened. This page appears as soon as it is read.</p>{known}'
 

@@ -16,8 +16,8 @@ from watchglass import diagnose
 from watchglass.config import Clock
 from watchglass.errors import MissingFileError, in_a_line
 from watchglass.records import CauseCourse, Verdict
-from watchglass.run import News, Run, is_judged, last_step_ns, open_run, state_of
-from watchglass.store import Store, layout, lease_holder, read_small
+from watchglass.run import News, Run, is_judged, last_step_ns, may_go_on, open_run, state_of
+from watchglass.store import Store, layout, lease_holder, open_store, read_small
 from watchglass.view import Block, Courses, duration
 
 #: A run is closed after so long without a request.
@@ -30,6 +30,8 @@ _WAIT_S, _MOST_BEHIND = 0.03, 4
 _VIEWS = 32
 #: Seconds between two looks at a run that is over, but may be resumed.
 _OVER_S = 10.0
+#: Seconds without a sign of life after which the evaluator of a run that is over counts as dead.
+_SILENT_S = 60.0
 #: Looks whose changes are kept, for pages that come back.
 _KEPT = 256
 #: What may change in a run.
@@ -79,6 +81,7 @@ class WatchedRun:
     """
 
     def __init__(self, location: str, clock: Clock = time) -> None:
+        self._judge_ns, self._is_judged = _judge_ns(open_store(location)), False
         self._run, self._clock = open_run(location), clock
         self._number, self._asked_s = 0, clock.monotonic()
         self._changes: deque[tuple[int, frozenset[str]]] = deque(maxlen=_KEPT)
@@ -92,7 +95,6 @@ class WatchedRun:
         self.period_s = max(_PERIOD_S, intervals.poll_s)
         self._around_s, self._looked_around_s = intervals.liveness_s, float("-inf")
         self._state = ""
-        self._judge_ns: int | None = None
         #: Why the last look failed, "" where it did not.
         self.problem = ""
         self._look_around()
@@ -163,9 +165,16 @@ class WatchedRun:
         return self._state == "not finished"
 
     @property
+    def is_settled(self) -> bool:
+        """Whether neither its job nor its evaluator seems to go on: rules are evaluated for a while after the end."""
+        judge_ns = self._judge_ns
+        silent = judge_ns is None or self._clock.time_ns() - judge_ns > 1e9 * _SILENT_S
+        return not may_go_on(self._state) and (self._is_judged or silent)
+
+    @property
     def pause_s(self) -> float:
         """Seconds until the next look."""
-        return self.period_s if self.goes_on or not self._is_checked else max(_OVER_S, self.period_s)
+        return max(_OVER_S, self.period_s) if self.is_settled and self._is_checked else self.period_s
 
     @property
     def unwatched(self) -> bool:
@@ -187,11 +196,14 @@ class WatchedRun:
 
     def _look(self) -> bool:
         try:
+            due = self._clock.monotonic() - self._looked_around_s >= self._around_s
+            if due:
+                self._judge_ns = _judge_ns(self._run.store)  # who lets go of the journal has written all before
             news = self._run.refresh()
             if news.rebuilt:
                 self._courses = Courses()
             parts = _changed(news) if news else frozenset[str]()
-            parts |= {"findings"} if self._look_around() | self._check(again=bool(news)) else set()
+            parts |= {"findings"} if (due and self._look_around()) | self._check(again=bool(news)) else set()
         except Exception as error:  # pages go on with what was read, and say so
             self.problem = in_a_line(error)
             return False
@@ -236,7 +248,7 @@ class WatchedRun:
 
     def _judged(self, now_ns: int) -> str:
         run = self._newest.run
-        if is_judged(run):
+        if self._is_judged:
             return "rules evaluated to the end"
         if self._judge_ns is not None:
             return f"rules evaluated by a process last seen {_ago(now_ns - self._judge_ns)}"
@@ -247,14 +259,11 @@ class WatchedRun:
         )
 
     def _look_around(self) -> bool:
-        """See how the processes are, now and then; returns whether the state of the run changed."""
-        now_s = self._clock.monotonic()
-        if now_s - self._looked_around_s < self._around_s:
-            return False
-        self._looked_around_s = now_s
-        self._judge_ns = _judge_ns(self._run.store)
-        before, self._state = self._state, state_of(self._run)
-        return self._state != before
+        """See how the processes are; returns whether the state of the run changed, or all of it is evaluated now."""
+        self._looked_around_s = self._clock.monotonic()
+        before = self._state, self._is_judged
+        self._state, self._is_judged = state_of(self._run), is_judged(self._run)
+        return (self._state, self._is_judged) != before
 
 
 class WatchedRuns:

@@ -218,7 +218,7 @@ def _accused(findings: list[Finding]) -> tuple[AccusedWorker, ...]:
 
 
 def _thinned(run: Run) -> tuple[float, ...]:
-    """The course of the loss, the mean of each of 60 stretches and then the last loss; what is not finite stays so."""
+    """The course of the loss, the mean of each of 60 stretches; what is not finite stays so."""
     if not run.worker().has("loss"):
         return ()
     _, values = run.scalars("loss")
@@ -226,4 +226,4 @@ def _thinned(run: Run) -> tuple[float, ...]:
         return ()
     begins = np.unique(np.linspace(0, len(values), _POINTS + 1).astype(int)[:-1])
     counts = np.diff([*begins.tolist(), len(values)])
-    return (*(np.add.reduceat(values, begins) / counts).tolist()[:-1], float(values[-1]))
+    return tuple((np.add.reduceat(values, begins) / counts).tolist())

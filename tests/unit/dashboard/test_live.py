@@ -22,8 +22,8 @@ from watchglass.dashboard.listing import Listing
 from watchglass.dashboard.watched_run import PARTS, UNWATCHED_S, Drawn, Published, WatchedRun, WatchedRuns
 from watchglass.errors import CompactedError, MissingFileError
 from watchglass.records import ModuleSeconds, RuleStatus, Status, StepModules, facts
-from watchglass.store import FrameKind, JournalWriter, SegmentWriter, encode_frame
-from watchglass.testing import RunBuilder, Step, build_run
+from watchglass.store import FrameKind, JournalWriter, SegmentWriter, encode_frame, layout
+from watchglass.testing import Batch, RunBuilder, Step, build_run
 
 
 @pytest.fixture
@@ -253,6 +253,7 @@ def test_a_run_is_opened_once_and_its_page_comes_before(
     go_on.set()
     (event,) = events(client.get(f"/events?run={run}&limit=1").text)
     assert event["event"] == "changed"
+    monkeypatch.setattr(addresses, "_PATIENCE_S", 0.0)  # a run that is open is not waited for
     assert "1 training step" in client.get(f"/r/{run}").text
     listing.look()  # the table has what the page has
     assert listing.rows[0].train_steps == 1
@@ -338,12 +339,50 @@ def test_the_table_takes_in_new_runs_and_what_they_record(growing: RunBuilder, t
     assert (later.listed.name, later.train_steps, later.live) == ("later", 3, False)
 
 
-def test_the_table_ends_a_long_loss_with_its_last_value(tmp_path: Path) -> None:
+def test_the_table_waits_for_the_verdict_on_a_run_that_has_ended(tmp_path: Path) -> None:
+    now = Now()
+    with RunBuilder(tmp_path / "runs" / "ended") as builder, JournalWriter(builder.store) as writer:
+        for step in steps(3):
+            builder.step(step)
+        writer.write([RuleStatus("DeadRelu", Status.IN_PROGRESS)])
+        listing = Listing(str(tmp_path / "runs"), now)
+        listing.look()
+        builder.leave()
+        now.advance(2)
+        listing.look()
+        assert listing.rows[0].state == "finished"
+        assert listing.rows[0].headline.startswith("not judged: its rules have not been evaluated to the end")
+        writer.write([RuleStatus("DeadRelu", Status.NO_ISSUES_FOUND)])
+        now.advance(2)
+        listing.look()
+        builder.store.write(layout.JUDGED, b'{"attempt": 0}')
+    now.advance(2)
+    listing.look()
+    assert listing.rows[0].headline == "no issues found"
+    watched = listing.runs.opened(listing.rows[0].listed.location)
+    assert watched.is_settled
+
+
+def test_the_table_does_not_wait_for_an_evaluator_that_is_gone(tmp_path: Path) -> None:
+    now = Now()
+    with RunBuilder(tmp_path / "runs" / "ended") as builder, JournalWriter(builder.store) as writer:
+        builder.step(steps(1)[0])
+        writer.write([RuleStatus("DeadRelu", Status.IN_PROGRESS)])
+        builder.leave()
+        watched = WatchedRun(builder.store.location, now)
+        assert not watched.is_settled
+        now.advance(61)
+        assert watched.is_settled
+
+
+def test_the_table_has_means_of_a_long_loss_and_its_last_value(tmp_path: Path) -> None:
     build_run(tmp_path / "runs" / "long", [{"scalars": {"loss": 1.0 / (n + 1)}} for n in range(200)])
     listing = Listing(str(tmp_path / "runs"))
     listing.look()
     (row,) = listing.rows
-    assert (len(row.losses), row.losses[-1]) == (60, 1 / 200)
+    assert row.loss == 1 / 200
+    # A single loss behind means would look like a jump.
+    assert (len(row.losses), row.losses[-1]) == (60, pytest.approx((1 / 200 + 1 / 199 + 1 / 198 + 1 / 197) / 4))
 
 
 def test_a_run_that_goes_on_is_no_reason_to_worry_until_it_is_lost(
@@ -430,13 +469,14 @@ def test_changes_that_cannot_be_are_refused_in_a_line(
 
 
 def test_switches_begin_with_what_was_changed_last(growing: RunBuilder, listing_of: Listings) -> None:
-    changed = facts.ProfilerChanged(1, module_times=True, enabled=False)
+    changed = facts.ProfilerChanged(1, module_times=True, enabled=False, sample_interval_s=2.5)
     growing.step(Step({"loss": 1.0}, facts={"profiler_changed": changed.to_data()}))
     client, run = client_of(listing_of(growing))
     page = client.get(f"/r/{run}").text
     for name, selected in (("enabled", "off"), ("module_times", "on")):
         (select,) = re.findall(rf'<select name="{name}">(.*?)</select>', page)
         assert f"<option selected>{selected}</option>" in select
+    assert 'name="sample_interval_s" value="2.5"' in page
 
 
 def test_switches_begin_with_what_the_job_records(growing: RunBuilder, listing_of: Listings) -> None:
@@ -447,6 +487,12 @@ def test_switches_begin_with_what_the_job_records(growing: RunBuilder, listing_o
     for name, selected in (("enabled", "off"), ("module_times", "on")):
         (select,) = re.findall(rf'<select name="{name}">(.*?)</select>', page)
         assert f"<option selected>{selected}</option>" in select
+
+
+def test_the_interval_of_samples_begins_with_that_of_the_samples(growing: RunBuilder, listing_of: Listings) -> None:
+    growing.batch(Batch(metrics={"cpu.utilization": [20.0] * 9}, seconds=4.5))
+    client, run = client_of(listing_of(growing))
+    assert 'name="sample_interval_s" value="0.5"' in client.get(f"/r/{run}").text
 
 
 @pytest.mark.parametrize("steps", ["", "0", "-3", "many", "1000000"])
