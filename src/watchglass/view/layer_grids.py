@@ -261,13 +261,13 @@ def layer_depths(run: Run, field: LayerField, within: str = "") -> list[int]:
 
 def _against_median(cells: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], float, float]:
     """Differences of columns of rows from the median of the row, and the ends of their colours."""
-    finite = np.where(np.isfinite(cells), cells, np.nan)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # of rows without any number
-        apart = finite - np.nanmedian(finite, axis=0)
+        warnings.simplefilter("ignore", RuntimeWarning)  # of rows without any number, or with zeros
+        median = np.nanmedian(cells, axis=0)
+        apart = np.where(cells == median, 0.0, cells - median)  # of a row of zeros the median is one of them
     known = np.abs(apart[np.isfinite(apart)])
     reach = max(float(np.percentile(known, 99)) if len(known) else 0.0, 0.3)
-    return np.where(np.isneginf(cells), -reach, apart), -reach, reach
+    return np.where(np.isinf(apart), np.copysign(reach, apart), apart), -reach, reach
 
 
 def _boxes(

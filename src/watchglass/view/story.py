@@ -14,6 +14,7 @@ from watchglass.run import step_times
 from watchglass.view.figures import learning_rate_figure, loss_figure
 from watchglass.view.pictures.colours import COLOURS, RUN_COLOURS
 from watchglass.view.pictures.records import Axis, Bands, Line, Lines, Piece, Story, Strip, Strips
+from watchglass.view.pictures.ticks import with_unit
 from watchglass.view.series import Steps, line_of, training_step
 from watchglass.view.text import duration
 from watchglass.view.time_figures import phases_figure
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 _CAUSES, _RULES, _PIECES = 6, 12, 200
 #: Most files of a step that are named.
 _FILES = 3
-#: Titles of axes that are units.
-_UNITS = ("ms", "s", "GB")
 
 
 def story_figure(run: Run, verdict: Verdict, courses: Sequence[CauseCourse] = (), steps: Steps = None) -> Story | None:
@@ -63,8 +62,7 @@ def _plain(lane: Lines | Bands | Strips, x: Axis) -> Lines | Bands | Strips:
     """A lane without marks, which other lanes show; the unit is in its title, as lanes have no titles of axes."""
     if isinstance(lane, Strips):
         return replace(lane, x=x)
-    unit = f" ({lane.y.title})" if lane.y.title in _UNITS else ""
-    return replace(lane, title=lane.title + unit, x=x, marks=())
+    return replace(lane, title=with_unit(lane.title, lane.y), x=x, marks=())
 
 
 def _strips(title: str, x: Axis, rows: Iterable[Strip]) -> Strips | None:

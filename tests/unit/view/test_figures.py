@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -308,6 +309,15 @@ def test_joined_rows_show_what_is_farthest_from_its_own_median(tmp_path: Path) -
     assert greatest.rows == ("blocks",)
 
 
+def test_zeros_among_zeros_are_like_their_median(tmp_path: Path) -> None:
+    sizes = [1.0, 0.0, 0.0, 0.0, 0.0]
+    rows = [{"gradient/fc.weight": np.full((2, 2), size, np.float32)} for size in sizes]
+    steps = [Step({"loss": 1.0}, statistics=each) for each in rows]
+    grid = layer_grid(open_run(build_run(tmp_path / "run", steps)), relative=True)
+    assert grid is not None
+    np.testing.assert_allclose(grid.cells, [[grid.high, 0, 0, 0, 0]], rtol=1e-6)
+
+
 def test_a_joined_module_is_unfolded_beside_joined_ones(tmp_path: Path) -> None:
     run = tree_run(tmp_path)
     rows = {
@@ -356,10 +366,11 @@ def test_a_module_is_opened_by_its_path(tmp_path: Path) -> None:
     grid = layer_grid(run, within="blocks.1")
     assert grid is not None
     assert grid.rows == ("blocks.1.a.weight", "blocks.1.b.weight")
-    # The modules that both are in are drawn once.
-    drawn = svg(grid)
-    assert ">blocks.1.a.weight<" in drawn
-    assert ">b.weight<title>blocks.1.b.weight<" in drawn
+    assert ">blocks.1.b.weight<" in svg(grid)
+    # The modules that two long names have in common are drawn once, and an ellipsis says so.
+    drawn = svg(replace(grid, rows=("model.encoder.blocks.1.a.weight", "model.encoder.blocks.1.b.weight")))
+    assert ">model.encoder.blocks.1.a.weight<" in drawn
+    assert ">….b.weight<title>model.encoder.blocks.1.b.weight<" in drawn
     with pytest.raises(UnknownNameError, match=r"no gradient within a module 'block'"):
         layer_grid(run, within="block")
     with pytest.raises(InvalidValueError, match=r"depth must be a whole number from 1 on but got 0"):

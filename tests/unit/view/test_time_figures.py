@@ -25,6 +25,7 @@ from watchglass.run import PythonProfile, open_run
 from watchglass.testing import Batch, Step, build_run
 from watchglass.view import render_report
 from watchglass.view.blocks import TextTable
+from watchglass.view.pictures import picture_html
 from watchglass.view.pictures.svg import svg
 from watchglass.view.pictures.table_html import table_html
 from watchglass.view.pictures.ticks import ticks
@@ -83,6 +84,7 @@ def test_the_axis_of_phases_ends_far_below_a_step_that_compiles(tmp_path: Path) 
     assert figure is not None
     assert (figure.y.low, figure.y.high) == pytest.approx((0, 500), rel=1e-6)
     assert figure.title == "Time of training steps by phase; the longest reach 40 s"
+    assert "<h3>Time of training steps by phase (ms); the longest reach 40 s</h3>" in picture_html(figure)
 
 
 def test_the_name_of_a_mark_near_the_right_edge_stands_left_of_it(path: str) -> None:

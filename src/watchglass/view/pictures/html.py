@@ -7,9 +7,10 @@ from functools import singledispatch
 
 from watchglass.view.pictures.colours import NON_FINITE
 from watchglass.view.pictures.numbers import numbers_of
-from watchglass.view.pictures.records import Grid, Image, Lines, Picture, Points, Story, Strips
+from watchglass.view.pictures.records import Bands, Bars, Grid, Image, Lines, Picture, Points, Story, Strips
 from watchglass.view.pictures.svg import scale_svg, svg
 from watchglass.view.pictures.table_html import table_html
+from watchglass.view.pictures.ticks import with_unit
 from watchglass.view.text import escaped, number
 
 #: Height of the lanes of a story, in pixels.
@@ -24,8 +25,9 @@ def picture_html(picture: Picture, caption: str = "", *, level: int = 3) -> str:
         caption: How to read it, as plain text.
         level: Level of the heading of its title.
     """
+    title = with_unit(picture.title, picture.y) if isinstance(picture, (Lines, Bands, Bars, Points)) else picture.title
     return (
-        f'<figure class="{type(picture).__name__.lower()}"><h{level}>{escaped(picture.title)}</h{level}>'
+        f'<figure class="{type(picture).__name__.lower()}"><h{level}>{escaped(title)}</h{level}>'
         f"{_drawing(picture)}"
         + (f"<figcaption>{escaped(caption)}</figcaption>" if caption else "")
         + f"<details class='numbers'><summary>Numbers</summary>{table_html(numbers_of(picture))}</details></figure>"

@@ -38,8 +38,8 @@ HEIGHT, _ROW = 240, 17
 _ACROSS, _UP = 7, 6
 #: Share of the width from which on the text of a mark stands left of it, and rows of such texts.
 _NEAR_EDGE, _MARK_ROWS = 0.8, 5
-#: Characters of the name of a row of a grid.
-_LONGEST = 34
+#: Characters of the name of a row of a grid, and most of one that never is a part of its path alone.
+_LONGEST, _WHOLE = 34, 20
 
 
 class _Frame:
@@ -208,7 +208,7 @@ def _row_names(names: Iterable[str], short: Callable[[str], str], *, tree: bool 
 
 
 def _in_tree(names: Sequence[str]) -> list[str]:
-    """Paths without the modules that the path above is in, too."""
+    """Long paths with an ellipsis for the modules that the path above is in, too."""
     found: list[str] = []
     above: list[str] = []
     for name in names:
@@ -216,7 +216,7 @@ def _in_tree(names: Sequence[str]) -> list[str]:
         common = 0
         while common < min(len(parts), len(above)) - 1 and parts[common] == above[common]:
             common += 1
-        found.append(".".join(parts[common:]))
+        found.append(".".join(["…", *parts[common:]]) if common and len(name) > _WHOLE else name)
         above = parts
     return found
 

@@ -6,8 +6,18 @@ import math
 
 from watchglass.view.pictures.records import Axis
 
+#: Titles of axes that are units.
+UNITS = ("ms", "s", "seconds", "GB", "%")
 #: Steps between ticks, within a power of ten.
 _STEPS = (1.0, 2.0, 5.0, 10.0)
+
+
+def with_unit(title: str, axis: Axis) -> str:
+    """The title of a picture with the unit of its vertical axis, whose title is not drawn: ``"Memory (GB)"``."""
+    if axis.title not in UNITS:
+        return title
+    head, semicolon, rest = title.partition("; ")
+    return f"{head} ({axis.title}){semicolon}{rest}"
 
 
 def ticks(axis: Axis, low: float, high: float, most: int) -> list[tuple[float, str]]:

@@ -7,6 +7,7 @@ from functools import singledispatch
 import numpy as np
 
 from watchglass.view.pictures.records import Axis, Bands, Bars, Grid, Lines, Numbers, Picture, Story, Strips
+from watchglass.view.pictures.ticks import UNITS
 from watchglass.view.text import number
 
 #: What is shown by name.
@@ -112,9 +113,5 @@ def _text(axis: Axis, value: float) -> str:
     if not np.isfinite(value):
         return "not finite"
     return (
-        f"{100 * value:.4g} %" if axis.percent else f"{number(value)}{f' {axis.title}' if axis.title in _UNITS else ''}"
+        f"{100 * value:.4g} %" if axis.percent else f"{number(value)}{f' {axis.title}' if axis.title in UNITS else ''}"
     )
-
-
-#: Titles of axes that are units.
-_UNITS = ("ms", "%", "GB", "seconds")
