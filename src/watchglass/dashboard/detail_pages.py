@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from watchglass.config import BUILT_IN_COLLECTIONS
 from watchglass.dashboard.page_parts import ActionForm, Choices, Shown, StepForm, empty
 from watchglass.diagnose import rule_guide
 from watchglass.errors import UnknownNameError
@@ -33,6 +34,8 @@ from watchglass.view import (
 
 #: Most tensors that a page links to.
 _LINKS = 1000
+#: Statuses of rules that have judged something.
+_EVALUATED = (Status.ISSUES_FOUND, Status.NO_ISSUES_FOUND, Status.IN_PROGRESS)
 _REDUCTIONS = ("mean", "std", "min", "max", "l2", "abs_mean", "zero_ratio", "nonfinite")
 
 
@@ -78,7 +81,7 @@ def tensor_page(shown: Shown) -> Sequence[Block]:
     if rows:
         blocks.append(Section(f"Reductions at step {step:,}", [TextTable(("reduction", "value"), rows)], level=3))
     image, table, about = raw_values(run, name, step)
-    values: list[Block] = [Text(about)] if table is not None else [_not_saved(about)]
+    values: list[Block] = [Text(about)] if table is not None else [_not_saved(about, info.role)]
     values += [Figure(image)] if image is not None else []
     values += [table] if table is not None and info.shape else []
     if info.shape:
@@ -88,13 +91,11 @@ def tensor_page(shown: Shown) -> Sequence[Block]:
     return [Section(name, [*blocks, *beside])]
 
 
-def _not_saved(about: str) -> Text:
-    command = "watchglass run --collection NAME:save_raw_tensor=true SCRIPT"
+def _not_saved(about: str, role: Role) -> Text:
+    collection = next(name for name, each in BUILT_IN_COLLECTIONS.items() if each.roles == (role,))
+    why = "" if about.startswith("no value") else f": {about}"
     return empty(
-        f"Whole values were not saved at this step: {about}."
-        if not about.startswith("no value")
-        else "Its values were not saved as a whole at this step; a collection with save_raw_tensor does so.",
-        command,
+        f"Its values were not saved as a whole at this step{why}.", f"watchglass run --save-raw {collection} SCRIPT"
     )
 
 
@@ -148,11 +149,15 @@ def rules_page(shown: Shown) -> Sequence[Block]:
     if not verdict.statuses:
         command = f"watchglass check {shown.published.run.location}"
         return [Section("Rules", [empty("No rule was evaluated.", command)])]
-    loud = [each for each in verdict.statuses if each.status in (Status.ISSUES_FOUND, Status.ERROR)]
-    quiet = [each for each in verdict.statuses if each.status in (Status.NO_ISSUES_FOUND, Status.IN_PROGRESS)]
-    silent = [each for each in verdict.statuses if each not in loud and each not in quiet]
+    found = {each.rule for each in verdict.findings}
+    loud = [each for each in verdict.statuses if each.rule in found or each.status is Status.ERROR]
+    rest = [each for each in verdict.statuses if each not in loud]
+    quiet = [each for each in rest if each.status is not Status.IN_PROGRESS and each.status in _EVALUATED]
+    going_on = [each for each in rest if each.status is Status.IN_PROGRESS]
+    silent = [each for each in rest if each.status not in _EVALUATED]
     blocks: list[Block] = [_rule(shown, each) for each in loud]
-    for title, statuses in (("found nothing", quiet), ("could not be evaluated", silent)):
+    kinds = (("found nothing", quiet), ("found nothing so far", going_on), ("could not be evaluated", silent))
+    for title, statuses in kinds:
         if statuses:
             rows = [_rule(shown, each) for each in statuses]
             blocks.append(Disclosure(f"{count(len(statuses), 'rule')} {title}", rows))
@@ -225,7 +230,16 @@ def workers_page(shown: Shown) -> Sequence[Block]:
         for each, (title, _) in WORKER_FIELDS.items()
     ]
     if len(run.workers) < 2:
-        return [Section("Workers", [empty("The run has one worker.", "torchrun --nproc-per-node 2 SCRIPT")])]
+        return [
+            Section(
+                "Workers",
+                [
+                    empty(
+                        "The run has one worker.", "torchrun --nproc-per-node 2 -m watchglass run --run-dir RUN SCRIPT"
+                    )
+                ],
+            )
+        ]
     found = compared_workers(run, field, shown.steps)
     if found is None:
         return [

@@ -6,12 +6,15 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
+import numpy as np
+
 from watchglass.dashboard.acting import ON_OFF
 from watchglass.dashboard.detail_pages import machine_page, modules_page, rules_page, tensor_page, workers_page
 from watchglass.dashboard.page_parts import ActionForm, Choices, RunPage, Shown, empty
 from watchglass.diagnose import rule_texts
 from watchglass.errors import UnknownNameError
 from watchglass.records import count, facts
+from watchglass.run import Run
 from watchglass.view import (
     GRADIENT_NORM,
     LAYER_FIELDS,
@@ -43,10 +46,13 @@ from watchglass.view import (
 _SPANS = (10, 100, 1000)
 
 
-_STORY = (
-    "All lanes have one axis of training steps. The score of a cause at a step is by the findings first seen by then, "
-    "and 0 while the cause is not among the likely ones."
+_STORY = "All lanes have one axis of training steps."
+_CAUSES = (
+    " The score of a cause at a step is by the findings first seen by then, and 0 while the cause is not among the "
+    "likely ones."
 )
+
+_AGAINST_MEDIAN = "Dark cells are far below the median of their row, bright cells far above it."
 
 
 def _overview(shown: Shown) -> Sequence[Block]:
@@ -54,7 +60,7 @@ def _overview(shown: Shown) -> Sequence[Block]:
     story = story_figure(run, verdict, shown.published.causes, shown.steps)
     smooth = float(shown.number("smooth") or 0)
     figures = captioned(run_figures(run, verdict.findings, layers=False, steps=shown.steps, smooth=smooth))
-    told = Figure(story, _STORY) if story is not None else None
+    told = Figure(story, _STORY + (_CAUSES if shown.published.causes else "")) if story is not None else None
     return [
         summary_block(run, verdict, live=shown.live),
         Section("Diagnoses", diagnosis_blocks(verdict)),
@@ -70,7 +76,7 @@ def _job(shown: Shown) -> Sequence[Block]:
     """What a person can ask of a job that goes on."""
     links, run = shown.links, shown.identifier
     settings = links.run(run, "settings")
-    seconds = "Take a sample of the machine every so many seconds"
+    every = "Take a sample of the machine every so many seconds"
     # A setting without a change is that of the start; the recorded rows show it.
     job = shown.published.run
     changed = job.facts(facts.ProfilerChanged)
@@ -88,9 +94,22 @@ def _job(shown: Shown) -> Sequence[Block]:
             "Stop the training",
             confirm="End it after the next steps, at the same step in all workers",
         ),
-        ActionForm(settings, "Change", seconds, "sample_interval_s", "1"),
+        ActionForm(settings, "Change", every, "sample_interval_s", _seconds_between_samples(job)),
         *(ActionForm(settings, "Change", about, name, value, options=ON_OFF) for name, about, value in switches),
     ]
+
+
+def _seconds_between_samples(job: Run) -> str:
+    """What was asked for last, or else what the samples show; "" without any."""
+    asked = [each.sample_interval_s for each in job.facts(facts.ProfilerChanged) if each.sample_interval_s is not None]
+    if asked:
+        return f"{asked[-1]:g}"
+    try:
+        times = job.samples("cpu.utilization").time
+    except UnknownNameError:
+        return ""
+    seconds = np.diff(times) / np.timedelta64(1, "s")
+    return f"{float(np.median(seconds)):.1g}" if len(seconds) else ""
 
 
 def _rules(shown: Shown) -> Block:
@@ -132,7 +151,8 @@ def _layers(shown: Shown) -> Sequence[Block]:
         command = f"watchglass run --collection {field.collection or what} SCRIPT"
         missing = empty(f"{called.capitalize()} were not recorded{why}.", command)
         return [Section("Layers", [Choices(fields), missing])]
-    caption = f"{field.caption} Outlined: findings about the tensor." if grid.boxes else field.caption
+    caption = f"{field.caption.partition('. ')[0]}. {_AGAINST_MEDIAN}" if relative else field.caption
+    caption += " Outlined: findings about the tensor." if grid.boxes else ""
     caption += f" {joined_sentence(field, relative=relative)}" if depth is not None else ""
     prefix = field.tensor_prefix
 

@@ -10,11 +10,12 @@ from urllib.parse import quote
 import pytest
 from starlette.testclient import TestClient
 
-from dashboards import HOSTILE, steps
+from dashboards import HOSTILE, finding, steps
+from watchglass.config import BUILT_IN_COLLECTIONS
 from watchglass.dashboard.listing import Listing
 from watchglass.dashboard.run_pages import RUN_PAGES
 from watchglass.diagnose import rule_guide
-from watchglass.records import RuleStatus, Status
+from watchglass.records import Role, RuleStatus, Status
 from watchglass.run import open_run
 from watchglass.testing import build_run
 from watchglass.view import escaped, number
@@ -61,6 +62,27 @@ def test_a_tensor_has_a_page(client: TestClient, run: str, folder: Path) -> None
     assert number(open_run(folder / HOSTILE).tensor(name).reduction(5, "l2")) in page.text
     assert escaped(f"/r/{run}/tensor?name={quote(HOSTILE, safe='').replace('%20', '+')}.weight") in page.text
     assert client.get(f"/r/{run}/tensor?name=nothing").status_code == 404
+    # The command that a page names is one that is accepted.
+    (collection,) = re.findall(r"watchglass run --save-raw (\w+) SCRIPT", page.text)
+    assert BUILT_IN_COLLECTIONS[collection].roles == (Role.GRADIENT,)
+
+
+def test_a_rule_that_has_found_something_is_shown_while_it_goes_on(
+    client: TestClient, listing: Listing, folder: Path
+) -> None:
+    journal = [
+        finding("ExplodingGradient"),
+        RuleStatus("ExplodingGradient", Status.IN_PROGRESS),
+        RuleStatus("DeadRelu", Status.IN_PROGRESS),
+        RuleStatus("Overfit", Status.NO_ISSUES_FOUND),
+    ]
+    build_run(folder / "going_on", steps(3), journal=journal)
+    listing.look()
+    (run,) = (row.identifier for row in listing.rows if row.listed.name == "going_on")
+    page = client.get(f"/r/{run}/rules").text
+    assert "<h3>ExplodingGradient: InProgress</h3>" in page
+    assert "<summary>1 rule found nothing</summary>" in page
+    assert "<summary>1 rule found nothing so far</summary>" in page
 
 
 def test_runs_are_compared_side_by_side(client: TestClient, identifiers: dict[str, str], run: str) -> None:
