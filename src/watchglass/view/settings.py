@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from watchglass.capture import FRAMEWORKS
 from watchglass.records import DeclaredFact, count, facts, model_name
 from watchglass.view.text import number
 
@@ -29,9 +30,11 @@ def setting_rows(run: Run) -> Iterator[tuple[str, str]]:
             of = f", group {position + 1} of {len(groups)}" if len(groups) > 1 else ""
             yield "Optimizer", f"{_whose(optimizer.model)}{optimizer.type or 'optimizer'}{of}: {_pairs(group)}"
     for loader in _different(run, facts.LoaderSettings):
-        yield "Data loader", _pairs(loader.to_data())
+        named = f"{loader.loader}: " if loader.loader else ""
+        yield "Data loader", named + _pairs({name: each for name, each in loader.to_data().items() if name != "loader"})
     for planned in _different(run, facts.PlannedSteps):
-        yield "Planned steps", _pairs(planned.to_data())
+        steps = "unknown" if planned.steps is None else f"{planned.steps:,}"
+        yield "Planned steps", steps + (f", from {planned.source}" if planned.source else "")
 
 
 def origin_rows(run: Run) -> Iterator[tuple[str, str]]:
@@ -50,9 +53,10 @@ def origin_rows(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def packages_of(run: Run) -> list[tuple[str, str]]:
-    """Names and releases of Python and of the packages that the first worker had loaded."""
+    """Names and releases of Python and of the packages that the first worker had loaded, frameworks before others."""
     versions = _joined(run).get("versions")
-    return [(str(name), str(each)) for name, each in versions.items()] if isinstance(versions, Mapping) else []
+    found = [(str(name), str(each)) for name, each in versions.items()] if isinstance(versions, Mapping) else []
+    return sorted(found, key=lambda each: each[0] not in ("python", *FRAMEWORKS))
 
 
 def _joined(run: Run) -> Mapping[str, Any]:
@@ -131,7 +135,7 @@ def _whose(model: int | None) -> str:
 
 
 def _model(model: facts.ModelDescription) -> str:
-    name = ", ".join(model.roots) or "a model"
+    name = ", ".join(model.roots) or (model.module_types or {}).get("") or "a model"
     parts = [count(len(model.module_types), "module")] if model.module_types else []
     if model.parameters is not None:
         parts.append(count(model.parameters, "parameter"))

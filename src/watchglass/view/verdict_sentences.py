@@ -56,8 +56,9 @@ def amounts(findings: Sequence[Finding]) -> list[str]:
 def headline(verdict: Verdict) -> str:
     """The verdict in one line."""
     words = amounts(verdict.findings)
+    so_far = "" if words else "; no findings so far" if verdict.statuses else "; no rule was evaluated yet"
     notes = {
-        "incomplete": "the run has not ended",
+        "incomplete": f"the run has not ended{so_far}",
         "damaged": "records are missing; no findings in the rest",
         "unreadable": "it cannot be read",
         "no data": verdict.unjudged or "no training step was recorded",

@@ -98,7 +98,9 @@ def test_a_run_that_goes_on_without_findings_says_so_if_its_rules_are_evaluated(
         writer.write(journal)
 
         async def act(app: TopApp, pilot: Pilot[None]) -> None:
-            assert said(app, "verdict") == ("no findings so far" if judged else "incomplete: the run has not ended")
+            assert said(app, "verdict") == (
+                "no findings so far" if judged else "incomplete: the run has not ended; no rule was evaluated yet"
+            )
 
         press(look_at(open_run(run_path)), act)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from watchglass.view.figures import (
     update_ratio_figure,
 )
 from watchglass.view.layer_grids import LAYER_FIELDS, joined_sentence, layer_depths, layer_grid
-from watchglass.view.pictures import Line, Lines, picture_html
+from watchglass.view.pictures import Axis, Line, Lines, Mark, picture_html
 from watchglass.view.pictures.svg import svg
 from watchglass.view.series import line_of
 
@@ -48,6 +49,16 @@ def test_losses_by_mode_with_findings_marked(sick_run: Run, sick_verdict: Verdic
         (39, "Overfit", "info"),
         (45, "ExplodingTensor", "error"),
     ]
+
+
+def test_the_texts_of_marks_do_not_cover_each_other(sick_run: Run) -> None:
+    x = np.arange(100.0)
+    near = tuple(Mark(n, f"Rule{n}OfALongName", "warning") for n in range(7))
+    line = Line("training", x, x, "#000000")
+    drawn = svg(Lines("Loss", Axis("step"), Axis("loss"), (line,), (*near, Mark(60, "Other", "error"))))
+    rows = [int(row) for row in re.findall(r'<text class="mark [^>]* y="(\d+)"', drawn)]
+    assert len(set(rows[:7])) == 7
+    assert rows[7] == rows[0]
 
 
 def test_accuracy_by_mode(sick_run: Run) -> None:

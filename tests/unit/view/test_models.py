@@ -98,6 +98,17 @@ def test_settings_say_whose_they_are(run_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_settings_name_the_model_the_framework_and_the_plan(run_path: Path) -> None:
+    described = {"model": {"module_types": {"": "Sequential", "fc": "Dense"}, "parameters": 12, "framework": "keras"}}
+    planned = {"planned_steps": {"steps": 1230, "source": "epochs and steps of fit"}}
+    loader = {"data_loader": {"loader": "train_loader", "batch_size": 64}}
+    build_run(run_path, [Step({"loss": 1.0}, facts={**described, **planned, **loader})])
+    rows = dict(setting_rows(open_run(str(run_path))))
+    assert rows["Model"] == "Sequential: 2 modules, 12 parameters"
+    assert rows["Planned steps"] == "1,230, from epochs and steps of fit"
+    assert rows["Data loader"] == "train_loader: batch_size 64"
+
+
 def test_a_line_says_what_there_is() -> None:
     from watchglass.view.models import model_line
 

@@ -37,7 +37,9 @@ HEIGHT, _ROW = 240, 17
 #: Most ticks of a horizontal axis, and of a vertical one.
 _ACROSS, _UP = 7, 6
 #: Share of the width from which on the text of a mark stands left of it, and rows of such texts.
-_NEAR_EDGE, _MARK_ROWS = 0.8, 5
+_NEAR_EDGE, _MARK_ROWS = 0.8, 9
+#: Share of the width that a letter of such a text takes at most, on pages of medium width.
+_LETTER = 0.012
 #: Characters of the name of a row of a grid, and most of one that never is a part of its path alone.
 _LONGEST, _WHOLE = 34, 20
 
@@ -266,10 +268,23 @@ def _framed(frame: _Frame, parts: Iterable[str], marks: Sequence[Mark]) -> str:
     ]  # fmt: skip
     texts = [f'<text class="up" x="-8" y="{_percent(share)}" dy="4">{text}</text>' for share, text in up] + [
         f'<text class="mark {mark.tone}{" before" if place > _NEAR_EDGE else ""}" x="{_percent(place)}" '
-        f'dx="{-4 if place > _NEAR_EDGE else 4}" y="{12 + 15 * (number % _MARK_ROWS)}">{escaped(mark.text)}</text>'
-        for number, (place, mark) in enumerate(places)
+        f'dx="{-4 if place > _NEAR_EDGE else 4}" y="{12 + 15 * row}">{escaped(mark.text)}</text>'
+        for row, (place, mark) in zip(_mark_rows(places), places, strict=True)
     ]
     return f"{_inner(drawn, frame)}{_horizontal(frame)}{''.join(texts)}"
+
+
+def _mark_rows(places: Sequence[tuple[float, Mark]]) -> list[int]:
+    """Rows of the texts of marks, each the first in which no other text is; of very many the emptiest."""
+    ends: list[list[tuple[float, float]]] = [[] for _ in range(_MARK_ROWS)]
+    found = []
+    for place, mark in places:
+        wide = _LETTER * (len(mark.text) + 1)
+        begin, end = (place - wide, place) if place > _NEAR_EDGE else (place, place + wide)
+        taken = [sum(first < end and begin < last for first, last in row) for row in ends]
+        found.append(taken.index(min(taken)))
+        ends[found[-1]].append((begin, end))
+    return found
 
 
 def _inner(parts: Iterable[str], frame: _Frame) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from watchglass.view.pictures.records import Axis
 
@@ -35,10 +36,14 @@ def ticks(axis: Axis, low: float, high: float, most: int) -> list[tuple[float, s
 
 def _powers(axis: Axis, low: float, high: float, most: int) -> list[tuple[float, str]]:
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    parts = (1.0, 2.0, 5.0) if high < 1000 * low else (1.0,)
     every = max(1, math.ceil((last - first) / most))
-    found = [part * 10.0**power for power in range(first, last + 1) if power % every == 0 for part in parts]
-    return [(place, text(axis, place, place)) for place in found if low * 0.999 <= place <= high * 1.001]
+
+    def places(parts: Sequence[float]) -> list[float]:
+        found = (part * 10.0**power for power in range(first, last + 1) if power % every == 0 for part in parts)
+        return [place for place in found if low * 0.999 <= place <= high * 1.001]
+
+    between = places((1.0, 2.0, 5.0))
+    return [(place, text(axis, place, place)) for place in (between if len(between) <= most else places((1.0,)))]
 
 
 def text(axis: Axis, number: float, step: float) -> str:
