@@ -12,6 +12,8 @@ from watchglass.capture.modules import modules_of
 from watchglass.capture.port import Port
 from watchglass.capture.profiling.windows import WindowProfiler
 from watchglass.capture.tensorflow.data_waits import DatasetWaits
+from watchglass.capture.tensorflow.eager_tapes import EagerTapes
+from watchglass.capture.tensorflow.function_calls import FunctionCalls
 from watchglass.capture.tensorflow.hooks import TensorFlowHooks
 from watchglass.capture.tensorflow.profiler import TensorFlowProfiler
 from watchglass.capture.tensorflow.tape_steps import TapeSteps
@@ -34,15 +36,15 @@ class TensorFlowLoop(Loop):
     def attach(self, port: Port, watched: Any = None) -> None:
         """Watch all loops of the process; names of a module that is given are found by it."""
         if port not in _watched:
-            watching = TapeSteps(port)
-            _watched[port] = watching, TensorFlowHooks(port, watching)
+            steps = TapeSteps(port)
+            _watched[port] = steps, TensorFlowHooks(steps, FunctionCalls(steps), EagerTapes(steps))
             if port.phases is not None:
                 DatasetWaits(port, port.phases)
             port.detach_with(lambda: _watched.pop(port, None))
-        watching, hooks = _watched[port]
+        steps, hooks = _watched[port]
         hooks.keras()
         if watched is not None:
-            watching.models.offer(watched)
+            steps.models.offer(watched)
 
     def profiler(self, port: Port) -> WindowProfiler:
         """``tf.profiler.experimental``."""
