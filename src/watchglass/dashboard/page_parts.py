@@ -160,7 +160,7 @@ def _field(block: ActionForm) -> str:
             f"<option{' selected' if each == block.value else ''}>{escaped(each)}</option>" for each in block.options
         )
         return f'<select name="{block.name}">{options}</select>'
-    kind = "number" if block.value.isdigit() else "text"
+    kind = 'number" step="any' if block.value.replace(".", "", 1).isdigit() else "text"
     return f'<input type="{kind}" name="{block.name}" value="{escaped(block.value)}">'
 
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from watchglass.errors import UnknownNameError
 from watchglass.records import PHASE_NAMES, Finding, FunctionTotals, Mode, OperatorTotals
-from watchglass.run import ModuleTimes, Operators, Phases, PythonProfile
+from watchglass.run import ModuleTimes, Operators, Phases, PythonProfile, step_times
 from watchglass.view.pictures.colours import COLOURS
 from watchglass.view.pictures.records import Axis, Band, Bands, Bars, Grid, Line, Lines, Mark
 from watchglass.view.series import Steps, marks_of
@@ -168,16 +168,12 @@ def instance_grids(run: Run, stream: str) -> list[Grid]:
 
 def _marks_in_time(run: Run, findings: Sequence[Finding], begun: np.datetime64, seconds: int) -> tuple[Mark, ...]:
     """Findings at the times since ``begun``, in units of so many seconds."""
-    worker = run.worker().name
-    own = [
-        (row["step"], np.datetime64(row["began"].replace(tzinfo=None), "ns"))
-        for row in run.table("steps").rows()
-        if row["worker"] == worker and row["mode"] == Mode.TRAIN.name
-    ]
-    if not own:
+    times = step_times(run.worker())
+    train = times.rows["mode"] == int(Mode.TRAIN)
+    if not train.any():
         return ()
-    numbers = np.array([step for step, _ in own])
-    moments = (np.array([moment for _, moment in own]) - begun) / np.timedelta64(seconds, "s")
+    numbers = times.rows["step"][train]
+    moments = (times.begin_ns[train].astype("datetime64[ns]") - begun) / np.timedelta64(seconds, "s")
     return marks_of(run, findings, lambda step: float(np.interp(step, numbers, moments)))
 
 

@@ -142,6 +142,7 @@ addEventListener("submit", async (event) => {
   event.preventDefault();
   const sent = new URLSearchParams(/** @type {any} */ (new FormData(form)));
   const output = /** @type {HTMLOutputElement} */ (form.querySelector("output"));
+  output.textContent = "waiting for the answer"; // a replay of a long run takes a while
   try {
     const answer = await fetch(form.action, { method: "POST", body: sent, headers: { "X-Watchglass": "1" } });
     output.textContent = (await answer.text()).trim();
