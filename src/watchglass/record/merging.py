@@ -56,13 +56,17 @@ def settled(kind: RowKind, recorded: Sequence[Any]) -> list[Any]:
         dtype = bool if last.type == "bool" else None
         return [(*row[:-1], np.asarray(resolved(row[-1]), dtype).ravel()) for row in recorded]
     if last.type in SIZES:
-        return [row if type(row[-1]) is float else _with_number(row) for row in recorded]
+        numbers = (row if type(row[-1]) is float else _with_number(row) for row in recorded)
+        return [row for row in numbers if row is not None]
     rows = [row if type(row[-1]) is dict else (*row[:-1], data_of(row[-1])) for row in recorded]
     return [row for row in rows if row[-1] is not None]
 
 
-def _with_number(row: Row) -> Row:
-    return row if type(row[-1]) is int else (*row[:-1], float(resolved(row[-1])))
+def _with_number(row: Row) -> Row | None:
+    if type(row[-1]) is int:
+        return row
+    number = resolved(row[-1])
+    return None if number is None else (*row[:-1], float(number))
 
 
 def rows_of(steps: Iterable[OpenStep]) -> dict[RowKind, list[Any]]:

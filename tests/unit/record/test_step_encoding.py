@@ -283,3 +283,9 @@ def test_more_units_than_a_frame_holds_are_written_in_several(monkeypatch):
     assert [tables.rows(UNITS, step)[0][2].tolist() for step in range(5)] == [
         [step % 2 == 0, True] for step in range(5)
     ]
+
+
+def test_a_number_that_turns_out_to_be_none_costs_nothing_else_of_its_step():
+    step = whole(3, scalars=[(0, 1.0, Later(None)), (1, 1.0, Later(0.5)), (2, 1.0, 2)])
+    tables = read(encode_steps([step], [], no_tensors))
+    assert [row[1:] for row in tables.rows(SCALARS, 3)] == [(1.0, 0.5), (1.0, 2.0)]
