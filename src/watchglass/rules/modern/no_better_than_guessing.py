@@ -89,7 +89,7 @@ class NoBetterThanGuessing(Rule):
     compared: list[list[float]] = state(list)
     steps: int = state(int)
     masked: bool = state(bool)
-    #: Whether the loss smooths labels, by its graph.
+    #: Whether the loss smooths labels, by its settings or its graph.
     smoothed: bool = state(bool)
 
     def check(self, view: StepView) -> Iterable[Finding]:
@@ -102,12 +102,13 @@ class NoBetterThanGuessing(Rule):
         if view.mode is not Mode.TRAIN:
             return
         for graph in view.facts(facts.TermsOfLoss):
-            self.smoothed = smooths_labels(terms_of(graph))
+            self.smoothed |= smooths_labels(terms_of(graph))
         self.steps = view.model_step + 1
         neighbours.remember(self.compared, view)
         for sketch in view.facts(facts.TargetSketch):
             guessing.add_targets(guessing.pool_of(self.pools, sketch), sketch)
             self.masked |= bool(sketch.unreduced)
+            self.smoothed |= bool(sketch.smoothing)
             # A target network moves the targets with the model.
             self.masked |= bool(sketch.helped) and sketch.kind == "values"
         for output in view.facts(facts.OutputSketch):

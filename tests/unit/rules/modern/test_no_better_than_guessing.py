@@ -130,6 +130,17 @@ class TestStrongLabelSmoothingInRealRuns(RealRuns):
                 evaluate(model, *batch())
 
 
+def test_a_loss_that_smooths_its_labels_is_known_by_its_settings(run_path: Path) -> None:
+    """Keras mixes labels before its loss: no graph shows it."""
+    made = []
+    for step in steps(200, classes, loss=noisy(math.log(4))):
+        step.facts["target_sketch"]["smoothing"] = 0.97
+        step.scalars["accuracy"] = 0.9
+        made.append(step)
+    (finding,) = replay(build_run(run_path, made), [RuleSpec(RULE)]).findings
+    assert finding.symptoms == ("smoothed_to_the_guess",)
+
+
 class Attends(nn.Module):
     """Attention to four tokens, with learned positions or without them."""
 
