@@ -70,4 +70,5 @@ def test_a_schedule_that_does_not_say_what_it_consists_of_ends_no_capture(tmp_pa
     run = watchglass.open_run(tmp_path / "run")
     (settings,) = (fact.data for fact in run.facts("optimizer"))
     assert (settings["type"], settings["groups"][0]["weight_decay"]) == ("AdamW", 0.02)
+    assert settings["groups"][0]["schedule"] == "LearningRateSchedule"
     assert list(run.scalars("learning_rate")[1]) == pytest.approx([0.005, 0.01, 0.01, 0.01])

@@ -43,3 +43,13 @@ def config_of(optimizer: Any) -> dict[str, Any]:
         except Exception:  # code of the script
             arguments = set(inspect.signature(type(optimizer)).parameters) - {"learning_rate"}
             return {name: value for name, value in vars(optimizer).items() if name in arguments}
+
+
+def schedule_of(config: Mapping[str, Any]) -> str | None:
+    """The type of the schedule that gives the learning rate of each update; None where these settings have none.
+
+    Args:
+        config: Of :func:`config_of`.
+    """
+    rate = config.get("learning_rate")
+    return str(rate.get("class_name")) if isinstance(rate, Mapping) else None

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 
 from watchglass.capture.compiled.collecting import Updater
-from watchglass.capture.compiled.keras_optimizers import clips_of, config_of
+from watchglass.capture.compiled.keras_optimizers import clips_of, config_of, schedule_of
 from watchglass.capture.keras.backends import Backend, TakenBatches
 from watchglass.capture.keras.losses import RunningMeans
 from watchglass.capture.keras.structure import KerasModules, variables
@@ -70,9 +70,12 @@ class KerasModel:
         if optimizer is None:
             return
         inner = getattr(optimizer, "inner_optimizer", optimizer)
-        settings = {name: value for name, value in config_of(inner).items() if _is_setting(value)}
+        config = config_of(inner)
+        settings = {name: value for name, value in config.items() if _is_setting(value)}
         self.rate = rate_of(optimizer)
         settings["lr"] = settings.pop("learning_rate", self.rate)
+        if self.rate is None:
+            settings["schedule"] = schedule_of(config) or "LearningRateSchedule"
         kind = type(inner).__name__
         if self._optimizer is None or self._optimizer() is not optimizer:
             self._optimizer = weakref.ref(optimizer)

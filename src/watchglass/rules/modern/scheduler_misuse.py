@@ -14,12 +14,15 @@ from watchglass.tables import StepView
 
 #: Schedules that come back up when they are stepped beyond their end, and are not meant to.
 _ROUND_TRIP = "CosineAnnealingLR"
+#: What a schedule is called that an optimizer evaluates itself, at every update.
+_OF_OPTIMIZER = "the optimizer's schedule"
 
 
 class SchedulerMisuse(Rule):
     """The scheduler steps twice per update, never, or per batch although its schedule counts epochs.
 
-    Looks at: the order of the optimizer's and the scheduler's steps, the learning rate, and the planned steps.
+    Looks at: the order of the optimizer's and the scheduler's steps, schedules that an optimizer evaluates itself (as
+        those of Keras do), the learning rate, and the planned steps.
     Fires when: a scheduler that steps with every update brings the learning rate below `low` of its highest value
         within `early` of the run, for good; or takes a cosine schedule through `rounds` minima. Or it steps twice in a
         row for each update, in a run of one process. A scheduler that never steps over `rounds` evaluations, or that
@@ -67,6 +70,10 @@ class SchedulerMisuse(Rule):
         """At most one finding of each kind at a TRAIN step."""
         for fact in view.facts(facts.Calls):
             self._take(view, fact)
+        for settings in view.facts(facts.OptimizerSettings):
+            if (schedule := settings.setting("schedule")) is not None:
+                self.types[_OF_OPTIMIZER] = schedule
+                self.each.setdefault(_OF_OPTIMIZER, view.model_step)
         self.evaluations += sum(stretch.mode is Mode.EVAL for stretch in view.stretches)
         if view.mode is not Mode.TRAIN:
             return
@@ -87,7 +94,7 @@ class SchedulerMisuse(Rule):
 
     def _take(self, view: StepView, fact: facts.Calls) -> None:
         schedulers = fact.objects_of("scheduler")
-        self.types = {name: str(row.type) for name, row in schedulers.items()}
+        self.types.update((name, str(row.type)) for name, row in schedulers.items())
         self.still = [name for name, row in schedulers.items() if row.observed is True and row.stepped is False]
         found = rounds_of(fact)
         alone = fact.processes == 1

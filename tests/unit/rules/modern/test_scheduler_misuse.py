@@ -42,7 +42,9 @@ class TestSchedulerMisuse(RuleSuite):
     def also_sick(self) -> Sequence[Sequence[Step]]:
         cosine = calls("backward", "optimizer.step", "scheduler.step", kind="CosineAnnealingLR")
         twice = calls("backward", "optimizer.step", "scheduler.step", "scheduler.step")
+        of_keras = {0: {"optimizer": {"type": "Adam", "groups": [{"lr": None, "schedule": "ExponentialDecay"}]}}}
         return [
+            training(400, rate=lambda n: 0.1 * 0.7**n, facts=of_keras),
             training(60, rate=lambda n: 0.1 * abs((n % 20) / 10 - 1), facts=cosine),
             training(30, facts=twice),
         ]
