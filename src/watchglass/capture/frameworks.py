@@ -72,6 +72,8 @@ _OF_FUNCTIONS = dict[str, str](
     tensor_reads="reads inside a compiled step do not exist",
     rank_gradients="a compiled step averages gradients itself",
 )
+#: The same of Keras, where each layer is told the mode of a call.
+_OF_KERAS = {kind: why for kind, why in _OF_FUNCTIONS.items() if kind != "training_flags"}
 #: The same of trees.
 _OF_TREES = dict.fromkeys(
     (
@@ -169,7 +171,7 @@ FRAMEWORKS = {
         modules="watchglass.capture.keras:KerasModules",
         over=("torch", "tensorflow", "jax"),
         discovers=True,
-        meaningless=_OF_FUNCTIONS,
+        meaningless=_OF_KERAS,
         hidden=(
             HiddenPart(
                 "waits for data of `fit` on TensorFlow",

@@ -65,7 +65,7 @@ class StepDelivery:
 
     def save(
         self, step: OpenStep, values: Mapping[str, Any], known: Mapping[str, Collected],
-        updaters: Mapping[int, Updater] | None = None,
+        updaters: Mapping[int, Updater] | None = None, in_training: bool | None = None,
     ) -> None:  # fmt: skip
         """Save the values of a step, by key.
 
@@ -75,6 +75,7 @@ class StepDelivery:
             known: What each is, in the order in which they are made.
             updaters: What updates each model, by its number; models without one are not updated, or it is not known
                 by what.
+            in_training: Whether the model runs in training mode; None where the mode of the step says it.
         """
         values = received(values)
         ordered = {key: (what, values[key]) for key, what in known.items() if key in values}
@@ -92,9 +93,12 @@ class StepDelivery:
         if step.mode is Mode.TRAIN:
             self._first_bad.collected(collected)
         if step.due:
-            self._save_due(step, found, by_model)
+            self._save_due(step, found, by_model, in_training)
 
-    def _save_due(self, step: OpenStep, found: Mapping[ValuePart, Found], updaters: Mapping[int, Updater]) -> None:
+    def _save_due(
+        self, step: OpenStep, found: Mapping[ValuePart, Found], updaters: Mapping[int, Updater],
+        in_training: bool | None,
+    ) -> None:  # fmt: skip
         records, kinds = step.records, chosen_facts(self._port.config.facts)
         self._save_parameters(records, found)
         for what, value in found[ValuePart.STATE]:
@@ -111,7 +115,7 @@ class StepDelivery:
                 if "token_targets" in kinds:
                     self._tokens.save(step, found, model)
         if "running_statistics" in kinds:
-            self._normalizations.save(step, found)
+            self._normalizations.save(step, found, in_training)
         programs, self._programs = self._programs, []
         for model, program in programs:
             rows = next((tuple(value.shape)[:1] for _, value in batch_of(found, model)), ())

@@ -20,11 +20,17 @@ def averages_of(
         args: The layer, what it normalizes, and maybe more.
         kwargs: Arguments by name.
     """
-    layer, training = args[0], kwargs.get("training", args[2] if len(args) > 2 else None)
+    layer = args[0]
     if not layer.trainable:
         return
-    trained = training if isinstance(training, (bool, int)) else training is not None  # a tensor may say so
     # Keras's momentum is the share of what was there before.
-    about = facts.NormalizationState(training=bool(trained), momentum=round(1.0 - float(layer.momentum), 9))
+    momentum = round(1.0 - float(layer.momentum), 9)
+    about = facts.NormalizationState(training=runs_in_training(args, kwargs), momentum=momentum)
     yield ValuePart.MEAN, layer.moving_mean, about
     yield ValuePart.VARIANCE, layer.moving_variance, about
+
+
+def runs_in_training(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a layer whose ``call`` gets these arguments, itself and its inputs first, runs in training mode."""
+    training = kwargs.get("training", args[2] if len(args) > 2 else None)
+    return bool(training) if isinstance(training, (bool, int)) else training is not None  # a tensor may say so

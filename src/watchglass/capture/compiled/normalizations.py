@@ -30,8 +30,14 @@ class NormalizationFacts:
         self._running = RunningMoments()
         self._counts = dict.fromkeys(Mode, 0)
 
-    def save(self, step: OpenStep, found: ByPart) -> None:
-        """Add the fact about the modules of which averages were collected."""
+    def save(self, step: OpenStep, found: ByPart, in_training: bool | None = None) -> None:
+        """Add the fact about the modules of which averages were collected.
+
+        Args:
+            step: The step.
+            found: Its values.
+            in_training: Whether the model runs in training mode; None where the mode of the step says it.
+        """
         means = {what.place.path: (what, value) for what, value in found.get(ValuePart.MEAN, ())}
         variances = {what.place.path: value for what, value in found.get(ValuePart.VARIANCE, ())}
         if not means:
@@ -52,7 +58,8 @@ class NormalizationFacts:
             about = replace(about, module=path, type=what.place.module_type)
             rows.append((about, (mean, variance, *moments, None)))
         if rows:
-            make = functools.partial(self._running.fact, training, rows)
+            whole = training if in_training is None else in_training
+            make = functools.partial(self._running.fact, whole, rows)
             step.records.add_fact(DeferredFact(facts.NormalizationStatistics, make), self._source)
 
 

@@ -18,6 +18,7 @@ from watchglass.capture.keras.attention import ATTENTION, seen_by
 from watchglass.capture.keras.backends import Backend
 from watchglass.capture.keras.losses import observed_loss
 from watchglass.capture.keras.structure import KerasModules, activation_of, observe_calls, variables
+from watchglass.capture.keras.training_modes import MODAL, Modes, mode_of
 from watchglass.capture.module_places import NOWHERE, ParameterPlace, Place
 from watchglass.capture.planning.plan import Plan
 from watchglass.capture.saving.module_tensors import input_tags
@@ -45,6 +46,7 @@ class StepValues:
         known: What each value is.
         traces: How often the step was entered.
         given: What optimizers are given at each update, by their types.
+        modes: How the layers ran that depend on the mode.
         means: Of the means that it updates, whether it gives weights.
         failure: What went wrong.
         programs: Read the programs of updates that were traced since the last step that was saved.
@@ -65,6 +67,7 @@ class StepValues:
         self.known = self._collector.known
         self.traces = 0
         self.given: dict[str, dict[str, bool]] = {}
+        self.modes: Modes = {}
         self.means: dict[str, bool] = {}
         self.failure: Exception | None = None
         self.programs: list[Callable[[Values], TracedProgram]] = []
@@ -141,7 +144,7 @@ class StepValues:
         self._parameters = {id(variable): place for variable, place in found}
         self._owners = {variable.path.replace("/", "_"): place.name for variable, place in found}
         self._losses = 0
-        self.given = {}
+        self.given, self.modes = {}, {}
         self._given = {}
         if self._backend.name == "jax" and args and isinstance(args[0], tuple):
             self._given = {id(value): each for each, value in zip(model.trainable_variables, args[0][0], strict=True)}
@@ -157,6 +160,8 @@ class StepValues:
             for layer in ATTENTION:
                 stack.enter_context(_method(layer, "call", self._around_attention))
             stack.enter_context(_method(keras.layers.BatchNormalization, "call", self._around_normalization))
+            for layer in MODAL:
+                stack.enter_context(_method(layer, "call", self._around_modal))
             optimizers = (each for each in vars(model).values() if isinstance(each, keras.optimizers.Optimizer))
             for optimizer in {id(each): each for each in optimizers}.values():
                 stack.enter_context(_method(optimizer, "apply", functools.partial(self._around_apply, optimizer)))
@@ -232,6 +237,16 @@ class StepValues:
 
         self._shielded(normalized)()
         return result
+
+    def _around_modal(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        def entered() -> None:
+            place, training = self._places.get(id(args[0])), mode_of(args, kwargs)
+            if place is not None and training is not None:
+                _, before = self.modes.get(place.path, ("", False))
+                self.modes[place.path] = place.module_type, training or before
+
+        self._shielded(entered)()
+        return original(*args, **kwargs)
 
     # -- losses ----------------------------------------------------------------------------------------------------
 

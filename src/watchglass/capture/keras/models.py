@@ -14,6 +14,7 @@ from watchglass.capture.compiled.keras_optimizers import clips_of, config_of, sc
 from watchglass.capture.keras.backends import Backend, TakenBatches
 from watchglass.capture.keras.losses import RunningMeans
 from watchglass.capture.keras.structure import KerasModules, variables
+from watchglass.capture.keras.training_modes import TrainingModes
 from watchglass.record import OpenStep
 from watchglass.records import Mode, ModuleKind, facts
 
@@ -54,6 +55,8 @@ class KerasModel:
         self._optimizer: weakref.ref[Any] | None = None
         # Those of an optimizer that are to be recorded.
         self._settings: facts.OptimizerSettings | None = None
+        #: How its layers run that depend on the mode.
+        self.modes = TrainingModes()
         #: The learning rate; None while it is not known, as that of a schedule.
         self.rate: float | None = None
 
@@ -118,6 +121,10 @@ class KerasModel:
     def trainable(self) -> list[str]:
         """Names of its parameters that are not frozen."""
         return [place.name for variable, place in variables(self._model) if variable.trainable]
+
+    def frozen(self) -> int:
+        """How many of its parameters are frozen."""
+        return sum(not variable.trainable for variable, _ in variables(self._model))
 
     def describe(self, step: OpenStep, mode: Mode, number: int | None) -> None:
         """Add the facts about it under a number, once, and about each optimizer."""

@@ -23,6 +23,7 @@ from watchglass.capture.keras.fits import Fits
 from watchglass.capture.keras.functions import FunctionTwin, WatchedFunction
 from watchglass.capture.keras.models import KerasModel
 from watchglass.capture.keras.repetitions import repetition
+from watchglass.capture.keras.training_modes import any_in_training
 from watchglass.capture.loops import loop
 from watchglass.capture.model_numbers import FrameworkNumbers
 from watchglass.capture.port import Port
@@ -228,10 +229,14 @@ class KerasWatching:
                 for read in programs:
                     self._delivery.traced(functools.partial(read, values), about.number)
                 updaters = {} if about.updater is None else {about.number: about.updater}
-                self._delivery.save(step, values, collected.known, updaters)
+                whole = any_in_training(collected.modes)
+                self._delivery.save(step, values, collected.known, updaters, in_training=whole)
                 about.learn_means(mode, collected.means)
-                if mode is Mode.TRAIN and step.due and "membership" in chosen_facts(self.port.config.facts):
+                kinds = chosen_facts(self.port.config.facts) if step.due else frozenset()
+                if mode is Mode.TRAIN and "membership" in kinds:
                     self._membership.save(step, about.number, collected.given, about.trainable())
+                if mode is not Mode.PREDICT and "training_flags" in kinds:
+                    about.modes.save(step, collected.modes, type(function.model).__name__, about.frozen())
         about.count(args[-1], taken, function.model.steps_per_execution)
         if not recorded:
             if mode is Mode.TRAIN and self._interval > 1:

@@ -21,18 +21,20 @@ class TrainEvalMode(Rule):
         training steps preceded it. After at least 3 training steps each, the fourth such evaluation in a row is
         reported. Or the whole model is in evaluation mode at `min_steps` training steps in a row. If only some of its
         sensitive modules are in that mode (Monte Carlo dropout, frozen batch normalisation), this is intended. So is
-        training in evaluation mode from the start with frozen parameters, and the mode of a part that runs without
-        gradients. Forwards without gradients that belong to the training loop (pseudo-labels, the samples of a
-        generator) do not count as evaluations.
-    Usual causes: model.eval() or model.train() is missing, or is called only once before the loop.
-    What to try: model.eval() before each evaluation, model.train() after it.
-    Costs: the fact training_flags, 0.1 microseconds per module at captured steps, at the start of evaluations and
-        where the mode of the whole model changes.
+        training in evaluation mode from the start with frozen parameters or with running statistics that were loaded
+        (fine-tuning), and the mode of a part that runs without gradients. Forwards without gradients that belong to
+        the training loop (pseudo-labels, the samples of a generator) do not count as evaluations.
+    Usual causes: model.eval() or model.train() is missing, or is called only once before the loop. In Keras, a constant
+        for the argument `training`, or a training step that does not pass it on.
+    What to try: model.eval() before each evaluation, model.train() after it; in Keras, pass `training` on.
+    Costs: the facts training_flags, 0.1 microseconds per module at captured steps, at the start of evaluations and
+        where the mode of the whole model changes, and running_statistics, a few reductions at a handful of steps.
     Source: exact; PyTorch documentation of Module.train; house: `min_steps`.
     """
 
     needs = (
         Needs(facts=("training_flags",), why="to see the modes of modules"),
+        Needs(facts=("running_statistics",), optional=True, why="to know normalisations that were trained before"),
         Needs(
             scalars=("loss",), modes=(Mode.EVAL,), optional=True, why="to distinguish an evaluation from other forwards"
         ),
@@ -44,6 +46,8 @@ class TrainEvalMode(Rule):
     flags: dict[Mode, facts.TrainingFlags] = state(dict)
     #: Whether the model was in training mode at a training step so far.
     trained: bool = state(bool)
+    #: Whether running statistics were not at their initial values when training began; None before they are known.
+    loaded: bool | None = state(lambda: None)
     #: Training steps in a row in evaluation mode.
     evaluating: Streaks = state(Streaks)
     #: Training steps since the last evaluation, and whether the steps of the current one had losses.
@@ -63,6 +67,8 @@ class TrainEvalMode(Rule):
                 if view.mode is Mode.TRAIN:
                     self.trained = self.trained or flags.training is True
         if view.mode is Mode.TRAIN:
+            for statistics in view.facts(facts.NormalizationStatistics) if self.loaded is None else ():
+                self.loaded = any(not each.initial for each in statistics.modules or ())
             if self.losses:
                 yield from self._evaluated(view)
                 self.losses = 0
@@ -113,7 +119,7 @@ class TrainEvalMode(Rule):
         if flags is None or times < self.min_steps:
             return
         sensitive = flags.sensitive or {}
-        if not _all(sensitive, 1) or (flags.frozen_parameters and not self.trained):
+        if not _all(sensitive, 1) or ((flags.frozen_parameters or self.loaded) and not self.trained):
             return
         modules = _named(sensitive)
         start = f"since step {self.evaluating.since()}" if self.trained else "from the start"

@@ -61,6 +61,15 @@ def test_the_mode_of_a_frozen_encoder_is_as_intended(run_path: Path) -> None:
         assert len(verdict.findings) == found
 
 
+def test_a_model_with_loaded_running_statistics_may_be_tuned_in_evaluation_mode(run_path: Path) -> None:
+    for initial, found in ((False, 0), (True, 1)):
+        statistics = {"running_statistics": {"modules": [{"module": "norm", "initial": initial}]}}
+        facts = EVALUATION | statistics
+        steps = [Step(scalars={"loss": 1.0}, facts=facts if n == 0 else ()) for n in range(20)]
+        verdict = replay(build_run(run_path / str(found), steps), [RuleSpec("TrainEvalMode")])
+        assert len(verdict.findings) == found
+
+
 def test_a_forward_at_every_step_is_no_evaluation(run_path: Path) -> None:
     found = replay(build_run(run_path, run(TRAINING, TRAINING, parts=40, length=1)), [RuleSpec("TrainEvalMode")])
     assert not found.findings
