@@ -48,6 +48,9 @@ class FunctionCalls:
         )
         self._passed, self._took = guarded(self._end_pass), guarded(self._take)
         self._evaluated = guarded(self._end_evaluation)
+        # Shielded, which costs less: they call nothing that is observed.
+        shielded = steps.port.guard.shielded
+        self._begins_row, self._ends_row = shielded(steps.recorded.begin_row), shielded(self._end_row)
         steps.port.detach_with(self._second.release)
 
     def observes(self) -> bool:
@@ -60,6 +63,8 @@ class FunctionCalls:
         about = None if abouts is None else abouts.get(key_of(args, kwargs))
         if about is None:
             about = self._look(function, args, kwargs)
+        if about.row_loss is not None and self._steps.open is None and self._begins_row(about.first):
+            return self._row(about, plain, args, kwargs)
         return self._run(about, plain, args, kwargs) if about.is_step else plain(*args, **kwargs)
 
     def is_nested(self, function: Any) -> bool:
@@ -125,6 +130,24 @@ class FunctionCalls:
         if opened.is_complete:
             self._closes()
         return result
+
+    def _row(self, about: FunctionAbout, plain: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """A whole step of which nothing is due and whose only loss is in its result."""
+        self._steps.runs = True
+        try:
+            result = plain(*args, **kwargs)
+        except BaseException:
+            self._steps.recorded.fail()
+            raise
+        finally:
+            self._steps.runs = False
+        self._ends_row(about, result)
+        return result
+
+    def _end_row(self, about: FunctionAbout, result: Any) -> None:
+        model, loss = about.models[0], taken(result, about.row_loss or 0)
+        rate = None if model.optimizer is None else self._steps.rate(model, due=False)
+        self._steps.recorded.end_row(mean_loss([loss]) if len(loss.shape) else loss, rate, model=model.number)
 
     def _pass(self, about: FunctionAbout, plain: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """A whole step of which nothing is due."""
@@ -196,6 +219,8 @@ class FunctionCalls:
             opened.values.append(values)
         opened.updated.update(model.number for model in about.updated)
         about.known_whole = set(about.models) <= set(about.updated)
+        if about.known_whole and not about.seeded and len(about.models) == 1:
+            about.row_loss = about.losses[about.first]
 
     def _end_evaluation(self, about: FunctionAbout, step: OpenStep | None, result: Any, values: Values) -> None:
         found = losses_in(values, self._tracing.collector.known, ValuePart.EVALUATED).get(about.judged, [])

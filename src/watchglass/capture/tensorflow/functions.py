@@ -43,6 +43,7 @@ class FunctionAbout:
         replicated: Whether replicas run in it.
         seeded: Whether it has random numbers that depend on a seed and on the calls before.
         known_whole: Whether a call was a whole step, of gradients and updates.
+        row_loss: Where the loss of a whole step is, of one model, so that nothing else is read where nothing is due.
         collecting: The function of TensorFlow that collects all that may be wanted, and returns it with the result.
         twin: Runs it.
         losing: Collects losses only.
@@ -61,6 +62,7 @@ class FunctionAbout:
     replicated: bool = False
     seeded: bool = False
     known_whole: bool = False
+    row_loss: int | None = None
     collecting: Any = None
     twin: Twin | None = None
     losing: Twin | None = None
