@@ -186,6 +186,15 @@ def test_what_a_cause_leads_to_joins_it() -> None:
     assert len(diagnosis.findings) == 3
 
 
+def test_dropout_of_nearly_all_explains_units_that_die_of_what_it_leaves() -> None:
+    findings = [
+        finding("TooMuchDropout", 8, ("dropout_high",)),
+        finding("DeadRelu", 96, ("dead_units", "all_units_dead"), severity=Severity.ERROR),
+    ]
+    (diagnosis,) = diagnose(findings)
+    assert [ranked.cause.id for ranked in diagnosis.causes] == ["dropout_too_high"]
+
+
 def test_a_proven_cause_comes_before_all_that_only_fit_and_explains_what_was_seen_before_it() -> None:
     findings = [
         finding("WeightUpdateRatio", 2, ("update_ratio_extreme",)),
