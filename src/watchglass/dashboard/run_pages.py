@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
@@ -13,7 +12,7 @@ from watchglass.dashboard.detail_pages import machine_page, modules_page, rules_
 from watchglass.dashboard.page_parts import ActionForm, Choices, RunPage, Shown, empty
 from watchglass.diagnose import rule_texts
 from watchglass.errors import UnknownNameError
-from watchglass.records import count, facts
+from watchglass.records import facts
 from watchglass.run import Run
 from watchglass.view import (
     GRADIENT_NORM,
@@ -29,6 +28,7 @@ from watchglass.view import (
     diagnosis_blocks,
     fact_blocks,
     finding_blocks,
+    folded_statuses,
     joined_sentence,
     layer_depths,
     layer_grid,
@@ -36,7 +36,6 @@ from watchglass.view import (
     scalar_blocks,
     scalar_figures,
     setting_blocks,
-    status_blocks,
     story_figure,
     summary_block,
     time_blocks,
@@ -67,7 +66,7 @@ def _overview(shown: Shown) -> Sequence[Block]:
         Section("Story", [told] if told is not None else [empty("No training step was recorded yet.")]),
         Section("Figures", [_smoothings(shown, ""), *figures] if figures else []),
         Section("Findings", finding_blocks(verdict.findings)),
-        Section("Rules", [_rules(shown)]),
+        Section("Rules", _rules(shown)),
         *([Section("Job", _job(shown))] if shown.acts and shown.live else []),
     ]
 
@@ -112,13 +111,9 @@ def _seconds_between_samples(job: Run) -> str:
     return f"{float(np.median(seconds)):.1g}" if len(seconds) else ""
 
 
-def _rules(shown: Shown) -> Block:
-    statuses = shown.published.verdict.statuses
-    if not statuses:
-        return empty("No rule was evaluated.", f"watchglass check {shown.published.run.location}")
-    counts = Counter(each.status.value for each in statuses)
-    words = ", ".join(f"{amount} {status}" for status, amount in counts.most_common())
-    return Disclosure(f"{count(len(statuses), 'rule')}: {words}", status_blocks(statuses))
+def _rules(shown: Shown) -> Sequence[Block]:
+    found = folded_statuses(shown.published.verdict.statuses)
+    return found or [empty("No rule was evaluated.", f"watchglass check {shown.published.run.location}")]
 
 
 def _layers(shown: Shown) -> Sequence[Block]:

@@ -112,10 +112,10 @@ if TYPE_CHECKING:
         diagnosis_blocks as diagnosis_blocks,
         fact_blocks as fact_blocks,
         finding_blocks as finding_blocks,
+        folded_statuses as folded_statuses,
         live_tone as live_tone,
         scalar_blocks as scalar_blocks,
         setting_blocks as setting_blocks,
-        status_blocks as status_blocks,
         summary_block as summary_block,
     )
     from watchglass.view.series import training_step as training_step

@@ -154,8 +154,14 @@ def _divergence(first: Compared, other: Compared) -> Text:
     if found is None:
         return Text(f"{names} do not differ at the steps that both have captured.")
     tensor = Span(found.tensor, "code", other.tensor_address(found.tensor, found.step))
-    values = " and ".join(map(number, found.values))
+    values = " and ".join(_told_apart(*found.values))
     return Text((f"{names} first differ at step {found.step:,}, in", tensor, f"({values})."))
+
+
+def _told_apart(one: float, other: float) -> tuple[str, str]:
+    """Two numbers with as many digits as tell them apart."""
+    texts = ((f"{one:.{digits}g}", f"{other:.{digits}g}") for digits in range(5, 18))
+    return next((each for each in ((number(one), number(other)), *texts) if each[0] != each[1]), (str(one), str(other)))
 
 
 def _opened(judged: Judged, verdict: Verdict) -> Run | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from watchglass.records import Mode, Role
+from watchglass.records import SEEN_ROWS, Mode, Role
 from watchglass.run import step_times
 from watchglass.view.courses import Courses
 from watchglass.view.layer_grids import layer_names
@@ -39,6 +39,7 @@ def comparable(runs: Mapping[str, Run]) -> list[str]:
         for run in runs.values()
         for role in (Role.LOSS, Role.METRIC, Role.CUSTOM)
         for name in run.tensor_names(role=role)
+        if name.rpartition("/")[2] != SEEN_ROWS  # of evaluations only
     )
     return list(names)
 

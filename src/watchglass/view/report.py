@@ -20,9 +20,9 @@ from watchglass.view.sections import (
     diagnosis_blocks,
     fact_blocks,
     finding_blocks,
+    folded_statuses,
     scalar_blocks,
     setting_blocks,
-    status_blocks,
     summary_block,
 )
 from watchglass.view.timing import no_texts, time_blocks
@@ -104,7 +104,7 @@ def report_blocks(run: Run, verdict: Verdict, rules: Callable[[], Mapping[str, R
         Section(f"Saved by the script{whose}", scalar_blocks(*scalar_figures(run))),
         Section("Time and machine", time_blocks(run, verdict, rules)),
         Section("Findings", finding_blocks(verdict.findings)),
-        Section("Rules", status_blocks(verdict.statuses)),
+        Section("Rules", folded_statuses(verdict.statuses)),
         Section("Settings", setting_blocks(run)),
         Section("Run", fact_blocks(run, verdict)),
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -164,6 +165,14 @@ def status_blocks(found: Sequence[RuleStatus]) -> list[Block]:
     words = {Status.STARVED: "its data was not captured", Status.NOT_APPLICABLE: "does not apply to this run"}
     rows = [(item.rule, item.status.value, item.reason or words.get(item.status, "")) for item in found]
     return [TextTable(("rule", "status", "reason"), rows)] if rows else []
+
+
+def folded_statuses(found: Sequence[RuleStatus]) -> list[Block]:
+    """:func:`status_blocks` behind a line that counts them."""
+    words = ", ".join(
+        f"{amount} {status}" for status, amount in Counter(each.status.value for each in found).most_common()
+    )
+    return [Disclosure(f"{count(len(found), 'rule')}: {words}", status_blocks(found))] if found else []
 
 
 def fact_blocks(run: Run, verdict: Verdict) -> list[Block]:

@@ -18,6 +18,7 @@ from watchglass.view import (
     Section,
     Text,
     TextTable,
+    blocks_html,
     colour_of,
     differing,
     renderer,
@@ -64,6 +65,12 @@ def test_the_page_has_verdicts_losses_differences_and_diagnoses(judged: Judged) 
     (opened,) = diagnoses.blocks  # type: ignore[attr-defined]
     assert isinstance(opened, Disclosure)
     assert opened.title.startswith("wild: stopped: 1 error")
+
+
+def test_numbers_that_differ_have_digits_that_do(tmp_path: Path, healthy_verdict: Verdict) -> None:
+    runs = [str(build_run(tmp_path / name, [Step({"loss": loss})] * 3)) for name, loss in (("a", 0.5), ("b", 0.50001))]
+    page = comparison_page(Judged([replace(healthy_verdict, run=each) for each in runs], many=True))
+    assert "(0.5 and 0.50001)" in blocks_html(page)
 
 
 def test_of_many_runs_each_is_a_row_of_the_settings(tmp_path: Path, healthy_verdict: Verdict) -> None:

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 #: After Okabe and Ito, Color Universal Design (2008).
 COLOURS = {"train": "#3A8FD0", "eval": "#E69F00", "error": "#D55E00", "warning": "#CC79A7", "info": "#56B4E9"}
-#: Colours of runs, after Okabe and Ito, too: readable on white and on near-black.
-RUN_COLOURS = ("#3A8FD0", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#8C7A00", "#8E6FC1")
+#: Colours of runs, after Okabe and Ito, too: readable on white and on near-black, and one blue only.
+RUN_COLOURS = ("#3A8FD0", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#7F8790", "#8C7A00", "#8E6FC1")
 #: Colour of cells that hold a value which is not finite; not in the scale of the others.
 NON_FINITE = "#FF2D95"
 #: Colours between dark and bright, equally spaced: viridis of matplotlib, sampled.
