@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import hypothesis
 import numpy as np
@@ -174,3 +175,9 @@ def preloaded() -> Iterator[Preloaded]:
 def preloaded_python(preloaded: Preloaded, monkeypatch: pytest.MonkeyPatch) -> None:
     """``sys.executable`` is the preloaded interpreter: what the test starts with it, it starts much sooner."""
     monkeypatch.setattr(sys, "executable", str(preloaded.python))
+
+
+@pytest.fixture
+def tensorboard_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorBoard without TensorFlow, which it would import late: that takes seconds and sets environment variables."""
+    monkeypatch.setitem(sys.modules, "tensorboard.compat.notf", ModuleType("tensorboard.compat.notf"))

@@ -18,6 +18,8 @@ from watchglass.records import PHASES, Mode, ModuleKind
 from watchglass.testing import Step, build_run
 from watchglass.trackers.step_numbers import SHOWN
 
+pytestmark = pytest.mark.usefixtures("tensorboard_alone")
+
 
 @pytest.fixture(scope="module")
 def page(repository: Path) -> str:

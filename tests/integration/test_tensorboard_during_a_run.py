@@ -12,7 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from waiting import PATIENCE_S
 from watchglass.run import open_run
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("tensorboard_alone")]
 
 TRAIN = """
 import sys, torch, watchglass
