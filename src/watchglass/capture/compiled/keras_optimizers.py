@@ -9,12 +9,42 @@ from typing import Any
 
 from watchglass.records import facts
 
+#: Names of settings as those of other frameworks are called.
+_NAMES = {"learning_rate": "lr", "epsilon": "eps", "clipnorm": "clip_norm"}
 #: Settings of optimizers that limit gradients: the fields of the fact.
 _CLIPS = {
     "clipnorm": lambda limit: {"max_norm": limit, "norm_of": "each variable"},
     "global_clipnorm": lambda limit: {"max_norm": limit},
     "clipvalue": lambda limit: {"clip_value": limit},
 }
+
+
+def group_of(config: Mapping[str, Any], rate: float | None) -> dict[str, Any]:
+    """Settings of an optimizer that are numbers or words, under the names that rules know.
+
+    Args:
+        config: Of :func:`config_of`.
+        rate: Its present learning rate; None where only a schedule knows it.
+    """
+    group = {
+        _NAMES.get(name, name): value
+        for name, value in config.items()
+        if isinstance(value, (int, float, bool, str)) and name != "name"
+    }
+    if "beta_1" in group and "beta_2" in group:
+        group["betas"] = [group.pop("beta_1"), group.pop("beta_2")]
+    schedule = schedule_of(config) or ("LearningRateSchedule" if rate is None else None)
+    return group | ({} if rate is None else {"lr": rate}) | ({} if schedule is None else {"schedule": schedule})
+
+
+def schedule_of(config: Mapping[str, Any]) -> str | None:
+    """The type of the schedule that gives the learning rate of each update; None where these settings have none.
+
+    Args:
+        config: Of :func:`config_of`.
+    """
+    rate = config.get("learning_rate")
+    return str(rate.get("class_name")) if isinstance(rate, Mapping) else None
 
 
 def clips_of(config: Mapping[str, Any]) -> tuple[facts.Clip, ...]:
@@ -43,13 +73,3 @@ def config_of(optimizer: Any) -> dict[str, Any]:
         except Exception:  # code of the script
             arguments = set(inspect.signature(type(optimizer)).parameters) - {"learning_rate"}
             return {name: value for name, value in vars(optimizer).items() if name in arguments}
-
-
-def schedule_of(config: Mapping[str, Any]) -> str | None:
-    """The type of the schedule that gives the learning rate of each update; None where these settings have none.
-
-    Args:
-        config: Of :func:`config_of`.
-    """
-    rate = config.get("learning_rate")
-    return str(rate.get("class_name")) if isinstance(rate, Mapping) else None

@@ -11,13 +11,14 @@ import keras
 
 from watchglass.capture.arrays import arrays_of
 from watchglass.capture.compiled.collecting import Collected, Collector, ValuePart, Values
+from watchglass.capture.compiled.keras_activations import activation_of
 from watchglass.capture.compiled.keras_normalizations import averages_of
 from watchglass.capture.compiled.program import TracedProgram
 from watchglass.capture.compiled.reductions import ReducingArrays, reduced_values
 from watchglass.capture.keras.attention import ATTENTION, seen_by
 from watchglass.capture.keras.backends import Backend
 from watchglass.capture.keras.losses import observed_loss
-from watchglass.capture.keras.structure import KerasModules, activation_of, observe_calls, variables
+from watchglass.capture.keras.structure import KerasModules, observe_calls, variables
 from watchglass.capture.keras.training_modes import MODAL, Modes, mode_of
 from watchglass.capture.module_places import NOWHERE, ParameterPlace, Place
 from watchglass.capture.planning.plan import Plan

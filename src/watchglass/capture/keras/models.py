@@ -10,7 +10,7 @@ from typing import Any
 import keras
 
 from watchglass.capture.compiled.collecting import Updater
-from watchglass.capture.compiled.keras_optimizers import clips_of, config_of, schedule_of
+from watchglass.capture.compiled.keras_optimizers import clips_of, config_of, group_of
 from watchglass.capture.keras.backends import Backend, TakenBatches
 from watchglass.capture.keras.losses import RunningMeans
 from watchglass.capture.keras.structure import KerasModules, variables
@@ -73,16 +73,12 @@ class KerasModel:
         if optimizer is None:
             return
         inner = getattr(optimizer, "inner_optimizer", optimizer)
-        config = config_of(inner)
-        settings = {name: value for name, value in config.items() if _is_setting(value)}
+        settings = config_of(inner)
         self.rate = rate_of(optimizer)
-        settings["lr"] = settings.pop("learning_rate", self.rate)
-        if self.rate is None:
-            settings["schedule"] = schedule_of(config) or "LearningRateSchedule"
         kind = type(inner).__name__
         if self._optimizer is None or self._optimizer() is not optimizer:
             self._optimizer = weakref.ref(optimizer)
-            self._settings = facts.OptimizerSettings(kind, (settings,))
+            self._settings = facts.OptimizerSettings(kind, (group_of(settings, self.rate),))
         group = facts.UpdateGroup(
             lr=self.rate, weight_decay=settings.get("weight_decay") or 0.0, decoupled=True,
             eps=settings.get("epsilon"), beta2=settings.get("beta_2", settings.get("rho")),
@@ -202,7 +198,3 @@ def _size(variable: Any) -> int:
     for length in variable.shape:
         size *= length
     return size
-
-
-def _is_setting(value: Any) -> bool:
-    return value is None or isinstance(value, (bool, int, float, str))

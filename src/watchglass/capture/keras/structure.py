@@ -11,6 +11,7 @@ from typing import Any
 
 import keras
 
+from watchglass.capture.compiled.keras_activations import activation_of
 from watchglass.capture.module_places import ParameterPlace, Place
 from watchglass.capture.modules import Modules
 from watchglass.records import ModuleKind
@@ -50,13 +51,6 @@ _KINDS: dict[ModuleKind, tuple[str, ...]] = {
 _BY_CLASS = {
     cls: kind for kind, names in _KINDS.items() for name in names if (cls := getattr(_LAYERS, name, None)) is not None
 }
-#: Kinds of activation functions.
-_BY_FUNCTION = {
-    "relu": ModuleKind.RECTIFIER, "relu6": ModuleKind.RECTIFIER, "softmax": ModuleKind.SOFTMAX,
-    "log_softmax": ModuleKind.SOFTMAX, "sigmoid": ModuleKind.SATURATING, "tanh": ModuleKind.SATURATING,
-    "hard_sigmoid": ModuleKind.SATURATING, "hard_tanh": ModuleKind.SATURATING, "softsign": ModuleKind.SATURATING,
-    "log_sigmoid": ModuleKind.SATURATING,
-}  # fmt: skip
 #: Variables of normalizations that no optimizer changes.
 _RUNNING = frozenset(("moving_mean", "moving_variance", "mean", "variance", "count"))
 
@@ -145,13 +139,6 @@ def observe_calls(entered: Callable[[Any, Any], None], returned: Callable[[Any, 
             keras.Layer.__call__ = original
 
     return undo
-
-
-def activation_of(layer: Any) -> ModuleKind | None:
-    """Kind of the activation function that a layer ends with; None where it has none."""
-    function = getattr(layer, "activation", None)
-    name = getattr(function, "__name__", "")
-    return _BY_FUNCTION.get(name) if getattr(keras.activations, name or "-", None) is function else None
 
 
 def kind_of(layer: Any) -> ModuleKind:

@@ -8,33 +8,19 @@ from typing import Any
 import tensorflow as tf
 
 from watchglass.capture.compiled.collecting import Updater
-from watchglass.capture.compiled.keras_optimizers import clips_of, config_of, schedule_of
+from watchglass.capture.compiled.keras_optimizers import clips_of, config_of, group_of
 from watchglass.capture.module_places import ParameterPlace
 from watchglass.capture.tensorflow.models import TrainedModel, variable_of
 from watchglass.records import facts
 
 #: The state by whose root an adaptive optimizer divides.
 SECOND_MOMENT = "velocity"
-#: Names of settings as most frameworks call them.
-_SETTINGS = {"learning_rate": "lr", "clipnorm": "clip_norm"}
 
 
 def settings_of(optimizer: Any, number: int | None) -> facts.OptimizerSettings:
     """The fact about an optimizer and the model that it trains."""
     inner = inner_of(optimizer)
-    config = config_of(inner)
-    group = {
-        _SETTINGS.get(name, name): value
-        for name, value in config.items()
-        if isinstance(value, (int, float, bool, str)) and name != "name"
-    }
-    if "beta_1" in group and "beta_2" in group:
-        group["betas"] = f"({group.pop('beta_1')}, {group.pop('beta_2')})"
-    rate = rate_of(optimizer)
-    if rate is not None:
-        group["lr"] = rate
-    if (schedule := schedule_of(config)) is not None:
-        group["schedule"] = schedule
+    group = group_of(config_of(inner), rate_of(optimizer))
     return facts.OptimizerSettings(type(inner).__name__, (group,), number)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from watchglass.capture.compiled.collecting import Collected, Collector, ValuePart, Values
+from watchglass.capture.compiled.keras_activations import activation_of
 from watchglass.capture.compiled.keras_normalizations import averages_of
 from watchglass.capture.compiled.reductions import reduced_values
 from watchglass.capture.facts.clips import NORM_BEFORE_CLIP
@@ -335,23 +336,30 @@ class GraphTracing:
                 model, place = known
                 self._add(part, "", value, place=place, model=model.number, normalization=state)
         all_inputs, results_again = self.wanted
+        roots = {id(root) for root in doings.roots}
+        batch = {
+            id(value)
+            for layer, arguments, _ in doings.calls
+            if id(layer) in roots
+            for _, value in leaves_in(arguments, tf.is_tensor)
+        }
         for layer, arguments, result in doings.calls:
             known = self.models.module(layer)
             if known is None:
                 continue
             model, place = known
-            is_root = any(layer is root for root in doings.roots)
+            is_root = id(layer) in roots
             for path, value in leaves_in(result, tf.is_tensor):
                 again = id(value) in seen and not (is_root and results_again)
                 if not belongs(value, graph) or again or not value.dtype.is_floating:
                     continue
                 seen.add(id(value))
-                tags = _output_tags(place, is_root=is_root)
+                tags = _output_tags(layer, place, is_root=is_root)
                 self._add(ValuePart.OUTPUT, path, value, place=place, model=model.number, tags=tags)
-            if not (is_root or all_inputs or place.kind in _INPUTS_READ or id(layer) in normalize):
-                continue
+            wanted = is_root or all_inputs or place.kind in _INPUTS_READ or id(layer) in normalize
             for path, value in leaves_in(arguments, tf.is_tensor):
-                if belongs(value, graph):
+                # Those that take the batch as it is tell whether it is normalised first.
+                if (wanted or id(value) in batch) and belongs(value, graph):
                     axes, dtype = len(value.shape), value.dtype.name
                     tags = input_tags(place, path, axes, dtype, outermost=is_root)
                     self._add(ValuePart.INPUT, path, value, place=place, model=model.number, tags=tags)
@@ -362,8 +370,8 @@ class GraphTracing:
         self.collector.add(Collected(part, name, **more), value)
 
 
-def _output_tags(place: Place, *, is_root: bool) -> tuple[str, ...]:
-    if place.kind is ModuleKind.RECTIFIER:
+def _output_tags(layer: Any, place: Place, *, is_root: bool) -> tuple[str, ...]:
+    if ModuleKind.RECTIFIER in (place.kind, activation_of(layer)):
         return ("relu_output",)
     return ("model_output",) if is_root else ()
 
