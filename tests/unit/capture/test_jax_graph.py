@@ -25,7 +25,7 @@ from flax import linen  # noqa: E402
 
 from watchglass.capture.compiled.collecting import Collected, ObservedLoss, ValuePart  # noqa: E402
 from watchglass.capture.compiled.program import ProgramGraph  # noqa: E402
-from watchglass.capture.jax.graph import read  # noqa: E402
+from watchglass.capture.jax.graph import read, rectified  # noqa: E402
 
 
 def _graph(loss: Callable[..., Any], parameters: Any, *data: Any) -> ProgramGraph:
@@ -253,3 +253,28 @@ def test_a_layer_that_is_mapped_over_samples_has_its_own_units() -> None:
 
     layers = forward_layers.described(_graph(loss, parameters, jnp.ones((7, 4))), str).layers
     assert layers == (("first", "linear", 4, 5), ("second", "linear", 5, 3))
+
+
+def test_what_a_relu_of_the_model_has_made_is_found() -> None:
+    """Also in another shape, and by any spelling; not what is bounded of data, and each ReLU once."""
+
+    def step(weights: Any, inputs: Any) -> Any:
+        made: dict[str, Any] = {}
+
+        def loss(weights: Any) -> Any:
+            first = jax.nn.relu(inputs @ weights)
+            second = jnp.maximum(first.reshape(2, 2, 3) @ weights[:3], 0)
+            third = jax.nn.relu6(second @ weights[:3])
+            made.update(
+                bounded=jnp.maximum(inputs, 0), first=first.reshape(2, 6), second=second, third=third,
+                third_again=third, linear=first @ weights[:3], tanh=jnp.tanh(first),
+            )  # fmt: skip
+            return third.sum(), dict(made)
+
+        (value, values), gradients = jax.value_and_grad(loss, has_aux=True)(weights)
+        return (value, gradients), values
+
+    traced = jax.jit(step).trace(np.ones((3, 3), np.float32), np.ones((4, 3), np.float32))
+    keys = {"bounded", "first", "second", "third", "third_again", "linear", "tanh"}
+    assert rectified(traced.jaxpr, traced.out_info, keys, (0,)) == ["first", "second", "third"]
+    assert rectified(traced.jaxpr, traced.out_info, keys, ()) == []

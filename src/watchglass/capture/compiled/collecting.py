@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -193,6 +193,14 @@ class Collector:
         key = next((each for each in keys if each not in values), None) or self._new_key(what)
         values[key] = value
         return key
+
+    def tag(self, key: str, tag: str) -> bool:
+        """A value has this tag from structure, too, as its trace has shown; returns whether that is new."""
+        what = self.known[key]
+        if tag in what.tags:
+            return False
+        self.known[key] = replace(what, tags=(*what.tags, tag))
+        return True
 
     def _new_key(self, what: Collected) -> str:
         path = what.place.path if what.parameter is None else ""

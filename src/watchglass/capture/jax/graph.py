@@ -7,7 +7,7 @@ in several primitives becomes one operation where the form is certain, see ``cap
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -77,15 +77,7 @@ def read(
         known: What each value is.
         model: Number of the model.
     """
-    result, values = returned
-    at, places = len(jax.tree_util.tree_leaves(result)), dict[int, Collected]()
-    for key in sorted(values):  # the order of a dictionary's leaves
-        value, first = values[key], 0
-        if isinstance(value, dict):  # reduced: the part that comes from it alone
-            first = sorted(value).index("like" if "like" in value else "whole")
-        if known[key].model == model:
-            places[at + first] = known[key]
-        at += len(jax.tree_util.tree_leaves(value))
+    places = {at: known[key] for key, at in _places(returned) if known[key].model == model}
     whole = jaxpr.jaxpr
     consts: list[Value] = [GraphConstant() for _ in jaxpr.consts]
     given: list[Value] = [GraphResult(PARAMETER, (), tuple(each.aval.shape)) for each in whole.invars]
@@ -107,6 +99,45 @@ def read(
             if what.part is ValuePart.PREDICTIONS and what.call is not None
         },
     )
+
+
+def rectified(
+    jaxpr: Any, returned: tuple[Any, Mapping[str, Any]], keys: Collection[str], parameters: Collection[int]
+) -> list[str]:
+    """The keys of values that a ReLU in the model has made, maybe in another shape; each ReLU counts once.
+
+    Args:
+        jaxpr: The program of a twin, a closed jaxpr.
+        returned: What it returns, as for :func:`read`.
+        keys: Those that are of interest.
+        parameters: Numbers of the arguments that are parameters: what depends on none is data.
+    """
+    given: list[Value] = [
+        GraphResult(PARAMETER, (), tuple(each.aval.shape)) if at in parameters else GraphConstant()
+        for at, each in enumerate(jaxpr.jaxpr.invars)
+    ]
+    results = _JaxprReader().results(jaxpr.jaxpr, [GraphConstant() for _ in jaxpr.consts], given)
+    found: dict[int, str] = {}
+    for key, at in _places(returned):
+        made = results[at]
+        if key in keys and isinstance(made, GraphResult):
+            made = past(made, ARRANGING)
+            # relu6 is known by its name, without limits.
+            if made.word == "relu" or (made.word == "clamp" and not {"min", "max"} & made.settings.keys()):
+                found.setdefault(id(made), key)
+    return list(found.values())
+
+
+def _places(returned: tuple[Any, Mapping[str, Any]]) -> Iterator[tuple[str, int]]:
+    """The number of each value among all results of a twin, by key."""
+    result, values = returned
+    at = len(jax.tree_util.tree_leaves(result))
+    for key in sorted(values):  # the order of a dictionary's leaves
+        value, first = values[key], 0
+        if isinstance(value, dict):  # reduced: the part that comes from it alone
+            first = sorted(value).index("like" if "like" in value else "whole")
+        yield key, at + first
+        at += len(jax.tree_util.tree_leaves(value))
 
 
 def _given(value: Value) -> Value:

@@ -27,7 +27,7 @@ from watchglass.capture.frameworks import FRAMEWORKS, member
 from watchglass.capture.hidden_steps import HiddenFunctions
 from watchglass.capture.jax.arrays import JaxArrays
 from watchglass.capture.jax.batches import Argument, arguments_in, batch_in, given_batch
-from watchglass.capture.jax.graph import read
+from watchglass.capture.jax.graph import read, rectified
 from watchglass.capture.jax.jitted import Watched
 from watchglass.capture.jax.lineages import ModelLineage
 from watchglass.capture.jax.profiler import JaxProfiler
@@ -38,11 +38,14 @@ from watchglass.capture.jax.trees import dotted, getter, named_leaves, words_of
 from watchglass.capture.jax.written_losses import ReadingTwin, written_in
 from watchglass.capture.port import Port
 from watchglass.record import OpenStep
-from watchglass.records import Mode
+from watchglass.records import Mode, ModuleKind
 from watchglass.store import ABSENT
 
 _log = logging.getLogger("watchglass")
 _OUTSIDE, _INSIDE = FRAMEWORKS["jax"].hidden
+
+#: Kinds of modules whose inputs show what a function that is a ReLU has made.
+_WEIGHTED = (ModuleKind.LINEAR, ModuleKind.CONVOLUTION)
 
 #: Calls with a gradient that one update may follow, where no update was seen yet.
 _MOST_PARTS = 16
@@ -168,9 +171,30 @@ class Function:
             kept.add(ValuePart.BEFORE)
         return reduced_values(JaxArrays.primitives, values, known, plan.takes_elements, kept)
 
-    def reading(self) -> ReadingTwin:
-        """The twin of a function that writes its loss out."""
-        return ReadingTwin(self, lambda: self.parameters, self._judged)
+    def again(self) -> Callable[..., tuple[Any, Values]]:
+        """What the twin compiles, as another function: JAX traces one only once."""
+        if self.writes_loss:
+            return ReadingTwin(self, lambda: self.parameters, self._judged)
+
+        @functools.wraps(self, updated=())
+        def call(*args: Any, **kwargs: Any) -> tuple[Any, Values]:
+            return self(*args, **kwargs)
+
+        return call
+
+    def tags(self, traced: Any) -> bool:
+        """Whether this trace is the first one that shows that a layer takes what a ReLU has made."""
+        collector = TRACING.collector
+        keys = {
+            key
+            for key in traced.out_info[1]
+            if collector.known[key].part is ValuePart.INPUT and collector.known[key].place.kind in _WEIGHTED
+        }
+        found: Sequence[str] = ()
+        with suppress(Exception):  # programs belong to JAX: without the tags, dead units alone are missing
+            found = rectified(traced.jaxpr, traced.out_info, keys, self.parameters) if keys and self.trains else ()
+        new = [key for key in found if collector.tag(key, "relu_output")]
+        return bool(new)
 
     def is_to_be_read(self, traced: Any) -> bool:
         """Whether this trace is the first one that shows a written loss."""
@@ -438,7 +462,7 @@ class Watching:
             return Function(fun)
 
     def _twin(self, watched: Watched, function: Function) -> Twin:
-        jitted = watched.jit_of(function.reading() if function.writes_loss else function)
+        jitted = watched.jit_of(function.again() if function.writes_loss else function)
 
         def trace(*args: Any, **kwargs: Any) -> None:
             nonlocal jitted
@@ -448,9 +472,11 @@ class Watching:
             function.on_device = whole and not all(map(self._arrays.on_host, arrays))
             with TRACING.inside():
                 found = jitted.trace(*args, **kwargs)
-                if function.is_to_be_read(found):
-                    jitted = watched.jit_of(function.reading())
-                    found = jitted.trace(*args, **kwargs)
+                # Units of what lies on a device are counted in the twin.
+                for more in (function.is_to_be_read, lambda shown: function.tags(shown) and function.on_device):
+                    if more(found):
+                        jitted = watched.jit_of(function.again())
+                        found = jitted.trace(*args, **kwargs)
             shown = function.complete(found)
             if shown is not None:
                 self._programs.append((found.jaxpr, found.out_info, shown.about.model))
