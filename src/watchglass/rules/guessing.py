@@ -19,6 +19,8 @@ _MOST_CLASSES = 1024
 _ROWS_PER_CLASS = 20
 #: Loss of the best guess for each unit below which labels do not change.
 _KNOWN = 1e-3
+#: Relative difference of two losses that are the same one.
+_ROUNDED = 1e-3
 #: Evaluations without a loss, after which a run is taken for one that acts and then learns.
 _ACTS = 3
 #: Batch sizes of data loaders that are remembered.
@@ -116,12 +118,31 @@ def guess_words(pool: Pool) -> str:
     return f"the entropy of the frequencies of its {of}, {value:.4g}"
 
 
+def reduced_by_script(view: StepView, sketch: facts.TargetSketch) -> bool:
+    """Whether a script makes its loss of those of the rows, by more than their mean, as far as a step shows.
+
+    Args:
+        view: The step.
+        sketch: The targets of a loss function at this step.
+    """
+    if not sketch.unreduced:
+        return False
+    loss, call = view.scalar("loss"), (sketch.function, sketch.number)
+    whole = [
+        output
+        for output in view.facts(facts.OutputSketch)
+        if (output.function, output.number) == call and output.rows * max(output.columns, 1) == math.prod(output.shape)
+    ]
+    means = [mean for output in whole for mean in (output.loss, output.squared_error) if mean is not None]
+    return loss is None or not any(math.isclose(loss, mean, rel_tol=_ROUNDED) for mean in means)
+
+
 def is_mean(view: StepView, function: str) -> bool | None:
     """Whether the loss at this step is the mean that its function gave, with nothing added; None if not known."""
     loss, mean = view.scalar("loss"), view.scalar(f"loss/{function}")
     if loss is None or mean is None:
         return None
-    return abs(loss - mean) <= 1e-3 * max(abs(loss), 1e-6)
+    return abs(loss - mean) <= _ROUNDED * max(abs(loss), 1e-6)
 
 
 def planned(view: StepView) -> int | None:

@@ -107,7 +107,7 @@ class NoBetterThanGuessing(Rule):
         neighbours.remember(self.compared, view)
         for sketch in view.facts(facts.TargetSketch):
             guessing.add_targets(guessing.pool_of(self.pools, sketch), sketch)
-            self.masked |= bool(sketch.unreduced)
+            self.masked |= guessing.reduced_by_script(view, sketch)
             self.smoothed |= bool(sketch.smoothing)
             # A target network moves the targets with the model.
             self.masked |= bool(sketch.helped) and sketch.kind == "values"

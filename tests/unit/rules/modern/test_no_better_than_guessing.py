@@ -235,3 +235,16 @@ def test_a_rate_that_is_far_off_explains_a_loss_like_guessing(run_path: Path) ->
     (finding,) = replay(build_run(run_path, slow), [RuleSpec(RULE)]).findings
     assert finding.symptoms == ("loss_at_guess", "rate_below_usual")
     assert finding.causes[0] == "learning_rate_too_low"
+
+
+@pytest.mark.parametrize(("share", "found"), [(1.0, True), (0.8, False)])
+def test_losses_of_rows_are_judged_where_the_loss_is_their_mean(run_path: Path, share: float, found: bool) -> None:
+    """JAX's losses are those of rows; a mask or weights make something else than the mean of them."""
+    random, made = np.random.default_rng(5), []
+    for _ in range(120):
+        guess_of_all, labels = 1e-3 * random.normal(size=(32, 4)), random.integers(0, 4, 32)
+        sketches = judged("cross_entropy", guess_of_all, labels, unreduced=True)
+        # Of a loss that is a little worse than a guess also where it is masked.
+        loss = float(sketches["output_sketch"]["loss"]) * share + (1 - share) * 1.5
+        made.append(Step(scalars={"loss": loss, "learning_rate": 0.1}, facts=sketches, weight=32.0))
+    assert bool(replay(build_run(run_path, made), [RuleSpec(RULE)]).findings) is found
