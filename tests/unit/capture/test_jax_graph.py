@@ -25,7 +25,7 @@ from flax import linen  # noqa: E402
 
 from watchglass.capture.compiled.collecting import Collected, ObservedLoss, ValuePart  # noqa: E402
 from watchglass.capture.compiled.program import ProgramGraph  # noqa: E402
-from watchglass.capture.jax.graph import read, rectified  # noqa: E402
+from watchglass.capture.jax.graph import read, shown_by  # noqa: E402
 
 
 def _graph(loss: Callable[..., Any], parameters: Any, *data: Any) -> ProgramGraph:
@@ -275,6 +275,19 @@ def test_what_a_relu_of_the_model_has_made_is_found() -> None:
         return (value, gradients), values
 
     traced = jax.jit(step).trace(np.ones((3, 3), np.float32), np.ones((4, 3), np.float32))
-    keys = {"bounded", "first", "second", "third", "third_again", "linear", "tanh"}
-    assert rectified(traced.jaxpr, traced.out_info, keys, (0,)) == ["first", "second", "third"]
-    assert rectified(traced.jaxpr, traced.out_info, keys, ()) == []
+    assert shown_by(traced.jaxpr, traced.out_info, (0,)).rectified == ["first", "second", "third"]
+    assert shown_by(traced.jaxpr, traced.out_info, ()).rectified == []
+
+
+def test_parameters_that_an_update_leaves_as_they_are_are_found() -> None:
+    tx = optax.multi_transform({"train": optax.sgd(0.1), "keep": optax.set_to_zero()}, {"a": "train", "b": "keep"})
+
+    def step(parameters: Any, inputs: Any) -> Any:
+        gradients = jax.grad(lambda given: (inputs @ given["a"] @ given["b"]).sum())(parameters)
+        updates, _ = tx.update(gradients, tx.init(parameters), parameters)
+        after = optax.apply_updates(parameters, updates)
+        return None, {"updated": after["a"], "kept": after["b"], "returned": parameters["b"], "data": inputs + 0}
+
+    matrix = np.ones((3, 3), np.float32)
+    traced = jax.jit(step).trace({"a": matrix, "b": matrix}, np.ones((4, 3), np.float32))
+    assert shown_by(traced.jaxpr, traced.out_info, (0, 1)).kept == {"kept", "returned"}

@@ -26,7 +26,7 @@ def group_of(config: Mapping[str, Any], rate: float | None) -> dict[str, Any]:
         config: Of :func:`config_of`.
         rate: Its present learning rate; None where only a schedule knows it.
     """
-    group = {
+    group: dict[str, Any] = {
         _NAMES.get(name, name): value
         for name, value in config.items()
         if isinstance(value, (int, float, bool, str)) and name != "name"

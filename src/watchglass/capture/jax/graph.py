@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -101,15 +101,24 @@ def read(
     )
 
 
-def rectified(
-    jaxpr: Any, returned: tuple[Any, Mapping[str, Any]], keys: Collection[str], parameters: Collection[int]
-) -> list[str]:
-    """The keys of values that a ReLU in the model has made, maybe in another shape; each ReLU counts once.
+class ShownByProgram(NamedTuple):
+    """What the program of a twin shows of its values.
+
+    Attributes:
+        rectified: Keys of those that a ReLU in the model has made, maybe in another shape; each ReLU counts once.
+        kept: Keys of those that are a parameter as it was given, or with a zero that was added.
+    """
+
+    rectified: Sequence[str] = ()
+    kept: Collection[str] = ()
+
+
+def shown_by(jaxpr: Any, returned: tuple[Any, Mapping[str, Any]], parameters: Collection[int]) -> ShownByProgram:
+    """Look at the values of a program.
 
     Args:
         jaxpr: The program of a twin, a closed jaxpr.
         returned: What it returns, as for :func:`read`.
-        keys: Those that are of interest.
         parameters: Numbers of the arguments that are parameters: what depends on none is data.
     """
     given: list[Value] = [
@@ -117,15 +126,23 @@ def rectified(
         for at, each in enumerate(jaxpr.jaxpr.invars)
     ]
     results = _JaxprReader().results(jaxpr.jaxpr, [GraphConstant() for _ in jaxpr.consts], given)
-    found: dict[int, str] = {}
-    for key, at in _places(returned):
-        made = results[at]
-        if key in keys and isinstance(made, GraphResult):
-            made = past(made, ARRANGING)
-            # relu6 is known by its name, without limits.
-            if made.word == "relu" or (made.word == "clamp" and not {"min", "max"} & made.settings.keys()):
-                found.setdefault(id(made), key)
-    return list(found.values())
+    made = {key: result for key, at in _places(returned) if isinstance(result := results[at], GraphResult)}
+    first: dict[int, str] = {}
+    for key, result in made.items():
+        below = past(result, ARRANGING)
+        # relu6 is known by its name, without limits.
+        if below.word == "relu" or (below.word == "clamp" and not {"min", "max"} & below.settings.keys()):
+            first.setdefault(id(below), key)
+    return ShownByProgram(list(first.values()), {key for key, result in made.items() if _is_kept(result)})
+
+
+def _is_kept(result: GraphResult) -> bool:
+    """Whether a result is a parameter, or the sum of one and zero; on a device without its elements."""
+    result = past(result, ("copy", "slice"))
+    if result.word == "add":
+        constants = [each.value for each in result.operands if isinstance(each, GraphConstant)]
+        return constants == [0.0] and past(result.first, ("copy",)).operation is PARAMETER
+    return result.operation is PARAMETER
 
 
 def _places(returned: tuple[Any, Mapping[str, Any]]) -> Iterator[tuple[str, int]]:

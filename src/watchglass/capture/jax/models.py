@@ -85,6 +85,16 @@ class PytreeModels:
             self._sizes[number] = sum(int(np.prod(shape)) for _, shape in key)
         return number
 
+    def holding(self, rows: Sequence[Leaf]) -> int | None:
+        """The number of the first model that such parameters are, or are a part of; None if there is none so far."""
+        own = tuple((path, np.shape(leaf)) for path, leaf in rows)
+        exact = self._numbers.get(own)
+        return (
+            exact
+            if exact is not None
+            else next((self._numbers[key] for key in self._numbers if {*own} <= {*key}), None)
+        )
+
     def equal(self, base: int) -> list[int]:
         """Numbers of the models that are equal to one, the first of them first."""
         found = self._equal.get(base)

@@ -30,12 +30,21 @@ from watchglass.records import facts
 GRADIENT, OPTIMIZER, UPDATE, LOSS, MODULE = "gradient", "optimizer", "update", "loss", "module"
 
 
+#: The type of an optimizer that is not known.
+_UNKNOWN = "GradientTransformation"
 #: Numbers that an optimizer holds.
 _NUMBERS = {"learning_rate": ValuePart.RATE, "count": ValuePart.UPDATES}
 
 
 class Optimizer(ABC):
-    """How an optimizer was made, as its library knows it."""
+    """How an optimizer was made, as its library knows it.
+
+    Args:
+        kind: Its type, as rules call it.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
 
     @abstractmethod
     def rate(self, step: int) -> float | None:
@@ -61,6 +70,7 @@ class Tracing:
         seen: While a function of the script itself is traced: what it does. Nothing is added to its graph.
         busy: Whether a watched function runs or is traced, so that functions called in it are parts of it.
         around: Makes what is to be entered around each trace; libraries that advise add to it.
+        given: Of the function that is traced, the parameters that optimizers get, by name with the type of these.
     """
 
     def __init__(self) -> None:
@@ -83,6 +93,7 @@ class Tracing:
         self._arguments: dict[int, tuple[str, ...]] = {}
         self._slots: dict[tuple[int, tuple[str, ...]], int] = {}
         self._of_gradients: dict[int, int] = {}
+        self.given: dict[str, str] = {}
         self._trains = self._foreign = False
         self._differentiating = 0
         #: Optimizers that were made, and those that update a model, by its number; None for one that is not known.
@@ -186,9 +197,15 @@ class Tracing:
             return
         rows = named_leaves(updates)
         number = self._of_gradients.get(id(rows[0][1])) if rows else None
-        number = self._number_of(rows) if number is None else number
+        if number is None:
+            base = self.models.holding(rows)
+            if base is None and self.seen is not None:
+                return  # a part of a model, maybe, whose gradient is not collected before its twin is traced
+            number = self._number_of(rows, base)
         self._of_models[number] = self._of_models.get(number) or optimizer
         if collects:
+            kind = _UNKNOWN if optimizer is None else optimizer.kind
+            self.given |= {self.models.parameter(number, *row).name: kind for row in rows}
             for name, path, value in variables:
                 parameter = self.models.parameter(number, path, value) if path else None
                 place = NOWHERE if parameter is None else parameter.place
@@ -211,7 +228,7 @@ class Tracing:
         if not self.sees(UPDATE) or self._differentiating:
             return
         rows = named_leaves(before)
-        number = self._number_of(rows)
+        number = self._number_of(rows, self.models.holding(rows))
         places = self.models.parameters(number, rows)
         whats = map(self.collector.known.__getitem__, self.collector.open)
         held = {what.name for what in whats if what.part is ValuePart.BEFORE}
@@ -270,6 +287,7 @@ class Tracing:
         among the arguments.
         """
         before = self._paths, self._arguments, self._slots, self._of_gradients, self._trains
+        self.given = {}
         self._paths, model = ({}, None) if trains else self.models.found_in(arguments)
         self._arguments = {id(leaf): path for path, leaf in named_leaves(arguments)}
         self._slots, self._of_gradients, self._trains = {}, {}, trains
@@ -296,9 +314,14 @@ class Tracing:
             return True  # samples of a generator, answers of a target network
         return all(id(leaf) in self._arguments or not isinstance(leaf, jax.core.Tracer) for leaf in leaves)
 
-    def _number_of(self, rows: list[Leaf]) -> int:
-        """The number of the model with these parameters; argument positions separate models of equal structure."""
-        base = self.models.number_of(rows)
+    def _number_of(self, rows: list[Leaf], base: int | None = None) -> int:
+        """The number of the model with these parameters; argument positions separate models of equal structure.
+
+        Args:
+            rows: The parameters.
+            base: The number of the first model of this structure, where they are a part of one.
+        """
+        base = self.models.number_of(rows) if base is None else base
         path, leaf = rows[0] if rows else ((), None)
         at = self._arguments.get(id(leaf))
         slots = {root: number for (model, root), number in self._slots.items() if model == base}

@@ -9,7 +9,7 @@ import threading
 import traceback
 import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,6 +20,7 @@ import numpy as np
 from watchglass.capture.arrays import DeferredNumbers
 from watchglass.capture.compiled.collecting import Collected, ValuePart, Values
 from watchglass.capture.compiled.delivery import StepDelivery
+from watchglass.capture.compiled.membership import OptimizedParameters
 from watchglass.capture.compiled.reductions import reduced_values
 from watchglass.capture.compiled.steps import CompiledSteps
 from watchglass.capture.compiled.twin import Arguments, Repetition, Twin
@@ -27,7 +28,7 @@ from watchglass.capture.frameworks import FRAMEWORKS, member
 from watchglass.capture.hidden_steps import HiddenFunctions
 from watchglass.capture.jax.arrays import JaxArrays
 from watchglass.capture.jax.batches import Argument, arguments_in, batch_in, given_batch
-from watchglass.capture.jax.graph import read, rectified
+from watchglass.capture.jax.graph import ShownByProgram, read, shown_by
 from watchglass.capture.jax.jitted import Watched
 from watchglass.capture.jax.lineages import ModelLineage
 from watchglass.capture.jax.profiler import JaxProfiler
@@ -37,6 +38,7 @@ from watchglass.capture.jax.tracing import GRADIENT, LOSS, MODULE, OPTIMIZER, TR
 from watchglass.capture.jax.trees import dotted, getter, named_leaves, words_of
 from watchglass.capture.jax.written_losses import ReadingTwin, written_in
 from watchglass.capture.port import Port
+from watchglass.config import chosen_facts
 from watchglass.record import OpenStep
 from watchglass.records import Mode, ModuleKind
 from watchglass.store import ABSENT
@@ -67,6 +69,8 @@ class About:
         returned: Parameters among its results, which the script updates itself.
         steps: The number of its steps in a call, if it loops over them and returns the loss of each.
         lineages: Where it takes and returns the parameters of its models.
+        given: The parameters that optimizers get, by name with the type of these.
+        kept: Names of those that it updates by zero: they are frozen.
     """
 
     does: frozenset[str] = frozenset()
@@ -78,6 +82,8 @@ class About:
     base: int = 0
     batch: Mapping[str, Argument] = field(default_factory=dict)
     returned: Sequence[ReturnedParameters] = ()
+    given: Mapping[str, str] = field(default_factory=dict)
+    kept: frozenset[str] = frozenset()
 
     @functools.cached_property
     def of_equal(self) -> dict[int, About]:
@@ -110,6 +116,7 @@ class Function:
         #: What the latest trace of its twin has shown, if it was not known to JAX already.
         self.latest: Outcome | None = None
         self.has_effects = False  #: Whether it does more than to return a result.
+        self.shown = ShownByProgram()  #: What the program of that trace shows.
         #: Whether the script writes its loss out, so that its twin is read as a program.
         self.writes_loss = False
         #: Numbers of the arguments that are parameters of a known model, of the latest trace.
@@ -139,6 +146,8 @@ class Function:
                 with suppress(Exception):  # programs belong to JAX: without the batch, its facts alone are missing
                     batch = batch_in(jaxpr, traced.out_info, self._arguments, self.parameters, known)
                     shown = replace(shown, about=replace(shown.about, batch=batch))
+            after = {known[key].name for key in self.shown.kept if known[key].part is ValuePart.AFTER}
+            shown = replace(shown, about=replace(shown.about, kept=frozenset(after)))
             self.latest = shown
         return shown
 
@@ -154,12 +163,13 @@ class Function:
             }
             self.parameters += tuple(at for at, leaf in enumerate(leaves) if id(leaf) in trained)
             lineages = TRACING.lineages((args, kwargs), out, values)
+        given = TRACING.given
         returned = self._reduced(values) if self.on_device else values
         known = TRACING.collector.known
         shown = Outcome.of(out, values, known, returned, lineages)
         taken = {each.model: each.taken for each in lineages}
         updates = returned_parameters(values, known, out, taken)
-        self.latest = replace(shown, about=replace(shown.about, returned=updates))
+        self.latest = replace(shown, about=replace(shown.about, returned=updates, given=given))
         return out, returned
 
     def _reduced(self, values: Values) -> Values:
@@ -184,16 +194,14 @@ class Function:
 
     def tags(self, traced: Any) -> bool:
         """Whether this trace is the first one that shows that a layer takes what a ReLU has made."""
-        collector = TRACING.collector
-        keys = {
-            key
-            for key in traced.out_info[1]
-            if collector.known[key].part is ValuePart.INPUT and collector.known[key].place.kind in _WEIGHTED
-        }
-        found: Sequence[str] = ()
-        with suppress(Exception):  # programs belong to JAX: without the tags, dead units alone are missing
-            found = rectified(traced.jaxpr, traced.out_info, keys, self.parameters) if keys and self.trains else ()
-        new = [key for key in found if collector.tag(key, "relu_output")]
+        collector, self.shown = TRACING.collector, ShownByProgram()
+        if not (self.latest and self.latest.about.does & {GRADIENT, UPDATE}):
+            return False
+        with suppress(Exception):  # programs belong to JAX: without it, dead units and frozen parameters do not show
+            self.shown = shown_by(traced.jaxpr, traced.out_info, self.parameters)
+        takers = [(key, collector.known[key]) for key in self.shown.rectified]
+        takers = [(key, what) for key, what in takers if what.part is ValuePart.INPUT and what.place.kind in _WEIGHTED]
+        new = [key for key, _ in takers if collector.tag(key, "relu_output")]
         return bool(new)
 
     def is_to_be_read(self, traced: Any) -> bool:
@@ -247,12 +255,14 @@ class PartialStep:
         step: The step, if something of it is due.
         losses: The loss of each call.
         values: The values of each call.
+        update: What the call does that updates, of a function of its own.
     """
 
     about: About
     step: OpenStep | None
     losses: list[Any] = field(default_factory=list)
     values: list[Values] = field(default_factory=list)
+    update: About | None = None
 
 
 class Watching:
@@ -267,6 +277,7 @@ class Watching:
         self.steps = CompiledSteps(port, JaxProfiler(port))
         self.advisers: set[str] = set()  #: Names of libraries that advise.
         self._delivery = StepDelivery(port, "jax", self.steps)
+        self._membership = OptimizedParameters("update")
         self._functions: weakref.WeakKeyDictionary[Any, Function] = weakref.WeakKeyDictionary()
         self._arrays = member(FRAMEWORKS["jax"].arrays)
         self._part: PartialStep | None = None
@@ -591,6 +602,7 @@ class Watching:
             if part is not None:
                 self._apart = True
                 part.values.append(values)
+                part.update = about
                 self._close_part()
             return
         loss = about.loss(result) if about.loss is not None else self._collected_loss(values)
@@ -621,7 +633,7 @@ class Watching:
         if part is not None:
             losses = part.losses
             loss = None if not losses else losses[0] if len(losses) == 1 else sum(losses) / len(losses)
-            self._finish(part.about, part.step, loss, self._merged(part.values), None)
+            self._finish(part.about, part.step, loss, self._merged(part.values), None, part.update)
 
     def _merged(self, parts: list[Values]) -> Values:
         """The values of all parts: means of gradients and losses, the latest of others."""
@@ -642,7 +654,15 @@ class Watching:
         parts = (ValuePart.LOSS, ValuePart.METRIC)
         return next((value for part in parts for key, value in values.items() if known[key].part is part), None)
 
-    def _finish(self, about: About, step: OpenStep | None, loss: Any, values: Values, result: Any) -> None:
+    def _finish(
+        self,
+        about: About,
+        step: OpenStep | None,
+        loss: Any,
+        values: Values,
+        result: Any,
+        update_by: About | None = None,
+    ) -> None:
         self.steps.returned(loss if isinstance(loss, jax.Array) else None)
         if loss is not None and not isinstance(loss, DeferredNumbers):
             loss = DeferredNumbers(functools.partial(float, loss))
@@ -661,9 +681,28 @@ class Watching:
             self._describe_programs()
             if train and about.model not in self._described:
                 self._describe(about)
+            known, update_by = self._known_of(about, values), update_by or about
+            if train and step.due and "membership" in chosen_facts(self.port.config.facts):
+                self._note_membership(values, known, update_by, step)
             with self._arrays.owned():
-                self._delivery.save(step, values, self._known_of(about, values), updaters)
+                self._delivery.save(step, _without(values, update_by.kept), known, updaters)
         self.steps.end(numbers, rate=rate, model=about.model)
+
+    def _note_membership(self, values: Values, known: Mapping[str, Collected], update: About, step: OpenStep) -> None:
+        """Say which parameters optimizers get; of none where a parameter is updated that is not given to any."""
+        first, given = TRACING.collector.known, dict[int, dict[str, dict[str, bool]]]()
+        after = {first[key].name for key in values if first[key].part is ValuePart.AFTER}
+        derived: dict[int, list[str]] = {}
+        for key in values:
+            what, base = known[key], first[key].name
+            if what.part is ValuePart.GRADIENT and base not in update.kept:
+                derived.setdefault(what.model, []).append(what.name)
+                if base in after:
+                    kinds = given.setdefault(what.model, {})
+                    kinds.setdefault(update.given.get(base, ""), {})[what.name] = True
+        for model, kinds in given.items():
+            if "" not in kinds:
+                self._membership.save(step, model, kinds, derived[model], derived[model])
 
     def _updates_of(self, model: int) -> int:
         """How many updates a model had before this one; those before this process count for the first."""
@@ -725,6 +764,16 @@ def equal(one: Any, other: Any) -> bool:
             for first, second in arrays
             if jax.numpy.issubdtype(first.dtype, jax.numpy.number)
         )
+
+
+def _without(values: Values, kept: Collection[str]) -> Values:
+    """Values without those of weights that are frozen."""
+    known, weights = TRACING.collector.known, (ValuePart.BEFORE, ValuePart.AFTER)
+    if not kept:
+        return values
+    return {
+        key: value for key, value in values.items() if known[key].part not in weights or known[key].name not in kept
+    }
 
 
 def _number_at(array: Any, index: int) -> float:

@@ -41,7 +41,7 @@ class MadeOptimizer(Optimizer):
     """
 
     def __init__(self, kind: str, settings: dict[str, Any]) -> None:
-        self._kind = kind
+        super().__init__(kind)
         rate = settings.get("learning_rate")
         self._schedule = rate if callable(rate) else None
         self._constant = None if rate is None or callable(rate) else float(rate)
@@ -65,9 +65,9 @@ class MadeOptimizer(Optimizer):
         found = self._settings.get
         betas = found("betas")
         group = facts.UpdateGroup(
-            self.rate(step), found("weight_decay"), self._kind == "AdamW", found("eps"), betas[1] if betas else None
+            self.rate(step), found("weight_decay"), self.kind == "AdamW", found("eps"), betas[1] if betas else None
         )
-        return Updater(self._kind, (group,))
+        return Updater(self.kind, (group,))
 
     def fact(self, model: int | None) -> facts.OptimizerSettings:
         """Its settings, of the first step."""
@@ -75,7 +75,7 @@ class MadeOptimizer(Optimizer):
         if self._schedule is not None:
             first = self.rate(0)
             settings |= {} if first is None else {"lr": first}
-        return facts.OptimizerSettings(type=self._kind, groups=(settings,), model=model)
+        return facts.OptimizerSettings(type=self.kind, groups=(settings,), model=model)
 
     def _ask(self, step: int) -> list[float]:
         try:
@@ -102,7 +102,7 @@ class ObservedUpdate:
     def __call__(self, updates: Any, state: Any, params: Any = None, **more: Any) -> Any:
         """What the original returns."""
         result = self._original(updates, state, params, **more)
-        if TRACING.traces:
+        if TRACING.traces or TRACING.collector.active:  # also in a condition, whose values cannot be collected
             TRACING.optimized(self._made, updates, variables_of(result[1], updates))
         return result
 
