@@ -36,9 +36,9 @@ class JaxCase(AdapterCase):
         random = np.random.default_rng(3)
         self.inputs = random.normal(size=(32, 6)).astype(np.float32)
         self.labels = self.inputs[:, :3].argmax(1)
-        self._net, self._optimizer = Net(), optax.sgd(0.1, momentum=0.9)
+        self._net = Net()
         self.model: Any = self._net.init(jax.random.key(0), self.inputs)["params"]
-        self._state = self._optimizer.init(self.model)
+        self._optimizer: Any = None
 
     def attach(self, hook: Hook) -> None:
         super().attach(hook)
@@ -46,6 +46,10 @@ class JaxCase(AdapterCase):
             attach(hook.port, loop(name))
 
     def train(self, steps: int, after_step: Callable[[int], None]) -> None:
+        if self._optimizer is None:  # made while it is watched, as by a script
+            self._optimizer = optax.sgd(0.1, momentum=0.9)
+            self._state = self._optimizer.init(self.model)
+
         def loss_of(params: Any) -> Any:
             logits = self._net.apply({"params": params}, self.inputs)
             return optax.softmax_cross_entropy_with_integer_labels(logits, self.labels).mean()

@@ -38,11 +38,12 @@ class MadeOptimizer(Optimizer):
     Args:
         kind: Its type, as rules call it.
         settings: Its arguments by name.
+        injected: Whether its learning rate is a part of its state, where the script may change it.
     """
 
-    def __init__(self, kind: str, settings: dict[str, Any]) -> None:
+    def __init__(self, kind: str, settings: dict[str, Any], *, injected: bool = False) -> None:
         super().__init__(kind)
-        rate = settings.get("learning_rate")
+        rate = None if injected else settings.get("learning_rate")
         self._schedule = rate if callable(rate) else None
         self._constant = None if rate is None or callable(rate) else float(rate)
         self._rates: tuple[int, list[float]] = (0, [])
@@ -132,16 +133,21 @@ def injecting(original: Callable[..., Any]) -> Callable[..., Any]:
     """``optax.inject_hyperparams``, given the original: the learning rate is in the state of such an optimizer."""
 
     @functools.wraps(original)
-    def inject(*args: Any, **kwargs: Any) -> Any:
-        factory = original(*args, **kwargs)
+    def inject(inner_factory: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        factory, kind = original(inner_factory, *args, **kwargs), FACTORIES.get(getattr(inner_factory, "__name__", ""))
 
         @functools.wraps(factory)
         def make(*more: Any, **named: Any) -> Any:
             with TRACING.inside():
                 optimizer = factory(*more, **named)
+            made = None
             if TRACING.watching is not None and not traced(more, named):
-                TRACING.made(None)
-            return optimizer._replace(update=ObservedUpdate(optimizer.update, None))
+                if kind is not None:
+                    bound = inspect.signature(inner_factory).bind(*more, **named)
+                    bound.apply_defaults()
+                    made = MadeOptimizer(kind, dict(bound.arguments), injected=True)
+                TRACING.made(made)
+            return optimizer._replace(update=ObservedUpdate(optimizer.update, made))
 
         return make
 
