@@ -23,8 +23,8 @@ jnp = jax.numpy
 KINDS = {"first": "train", "second": "keep", "third": "train"}
 
 
-def train(tx: Any, path: Path, given: tuple[str, ...] = tuple(KINDS), steps: int = 60) -> Run:
-    """The run of a training whose optimizer gets some of the parameters."""
+def train(tx: Any, path: Path, given: tuple[str, ...] = tuple(KINDS), steps: int = 60, *, cut: bool = False) -> Run:
+    """The run of a training whose optimizer gets some of the parameters; maybe no gradient gets to the first layer."""
 
     def program() -> None:
         random = np.random.default_rng(0)
@@ -36,7 +36,8 @@ def train(tx: Any, path: Path, given: tuple[str, ...] = tuple(KINDS), steps: int
             return {name: tree[name] for name in given}
 
         def loss_of(params: Any) -> Any:
-            hidden = jax.nn.relu(inputs @ params["first"] @ params["second"])
+            hidden = inputs @ params["first"]
+            hidden = jax.nn.relu((jax.lax.stop_gradient(hidden) if cut else hidden) @ params["second"])
             return optax.l2_loss(hidden @ params["third"], inputs).mean()
 
         @jax.jit
@@ -79,6 +80,13 @@ def test_a_parameter_that_is_set_to_zero_updates_is_frozen(clips: bool, tmp_path
     names = {role: set(run.tensor_names(role=role)) for role in (Role.WEIGHT, Role.GRADIENT)}
     assert names == {Role.WEIGHT: {"first", "third"}, Role.GRADIENT: {f"gradient/{name}" for name in KINDS}}
     assert fired(run) == set()
+
+
+def test_a_parameter_that_the_loss_does_not_depend_on_is_found(tmp_path: Path) -> None:
+    run = train(lambda: optax.adam(1e-3), tmp_path / "run", cut=True)
+    (fact,) = run.facts("membership")
+    assert fact.data["without_gradient"] == {"count": 1, "names": ["first"]}
+    assert "UnusedParameter" in fired(run)
 
 
 def test_updates_in_a_condition_claim_nothing(tmp_path: Path) -> None:

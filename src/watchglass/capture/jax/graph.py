@@ -107,10 +107,12 @@ class ShownByProgram(NamedTuple):
     Attributes:
         rectified: Keys of those that a ReLU in the model has made, maybe in another shape; each ReLU counts once.
         kept: Keys of those that are a parameter as it was given, or with a zero that was added.
+        zero: Keys of those that are zero whatever is computed, as the gradient of what the loss does not depend on.
     """
 
     rectified: Sequence[str] = ()
     kept: Collection[str] = ()
+    zero: Collection[str] = ()
 
 
 def shown_by(jaxpr: Any, returned: tuple[Any, Mapping[str, Any]], parameters: Collection[int]) -> ShownByProgram:
@@ -126,14 +128,17 @@ def shown_by(jaxpr: Any, returned: tuple[Any, Mapping[str, Any]], parameters: Co
         for at, each in enumerate(jaxpr.jaxpr.invars)
     ]
     results = _JaxprReader().results(jaxpr.jaxpr, [GraphConstant() for _ in jaxpr.consts], given)
-    made = {key: result for key, at in _places(returned) if isinstance(result := results[at], GraphResult)}
+    shown = {key: results[at] for key, at in _places(returned)}
+    made = {key: result for key, result in shown.items() if isinstance(result, GraphResult)}
     first: dict[int, str] = {}
     for key, result in made.items():
         below = past(result, ARRANGING)
         # relu6 is known by its name, without limits.
         if below.word == "relu" or (below.word == "clamp" and not {"min", "max"} & below.settings.keys()):
             first.setdefault(id(below), key)
-    return ShownByProgram(list(first.values()), {key for key, result in made.items() if _is_kept(result)})
+    kept = {key for key, result in made.items() if _is_kept(result)}
+    zero = {key for key, result in shown.items() if isinstance(result, GraphConstant) and result.value == 0}
+    return ShownByProgram(list(first.values()), kept, zero)
 
 
 def _is_kept(result: GraphResult) -> bool:

@@ -71,6 +71,7 @@ class About:
         lineages: Where it takes and returns the parameters of its models.
         given: The parameters that optimizers get, by name with the type of these.
         kept: Names of those that it updates by zero: they are frozen.
+        unused: Names of those that its loss does not depend on.
     """
 
     does: frozenset[str] = frozenset()
@@ -84,6 +85,7 @@ class About:
     returned: Sequence[ReturnedParameters] = ()
     given: Mapping[str, str] = field(default_factory=dict)
     kept: frozenset[str] = frozenset()
+    unused: frozenset[str] = frozenset()
 
     @functools.cached_property
     def of_equal(self) -> dict[int, About]:
@@ -146,8 +148,9 @@ class Function:
                 with suppress(Exception):  # programs belong to JAX: without the batch, its facts alone are missing
                     batch = batch_in(jaxpr, traced.out_info, self._arguments, self.parameters, known)
                     shown = replace(shown, about=replace(shown.about, batch=batch))
-            after = {known[key].name for key in self.shown.kept if known[key].part is ValuePart.AFTER}
-            shown = replace(shown, about=replace(shown.about, kept=frozenset(after)))
+            kept = frozenset(known[key].name for key in self.shown.kept if known[key].part is ValuePart.AFTER)
+            unused = frozenset(known[key].name for key in self.shown.zero if known[key].part is ValuePart.GRADIENT)
+            shown = replace(shown, about=replace(shown.about, kept=kept, unused=unused))
             self.latest = shown
         return shown
 
@@ -683,26 +686,29 @@ class Watching:
                 self._describe(about)
             known, update_by = self._known_of(about, values), update_by or about
             if train and step.due and "membership" in chosen_facts(self.port.config.facts):
-                self._note_membership(values, known, update_by, step)
+                self._note_membership(values, known, update_by, about.unused, step)
             with self._arrays.owned():
-                self._delivery.save(step, _without(values, update_by.kept), known, updaters)
+                self._delivery.save(step, _without(values, update_by.kept, about.unused), known, updaters)
         self.steps.end(numbers, rate=rate, model=about.model)
 
-    def _note_membership(self, values: Values, known: Mapping[str, Collected], update: About, step: OpenStep) -> None:
+    def _note_membership(
+        self, values: Values, known: Mapping[str, Collected], update: About, unused: Collection[str], step: OpenStep
+    ) -> None:
         """Say which parameters optimizers get; of none where a parameter is updated that is not given to any."""
         first, given = TRACING.collector.known, dict[int, dict[str, dict[str, bool]]]()
         after = {first[key].name for key in values if first[key].part is ValuePart.AFTER}
-        derived: dict[int, list[str]] = {}
+        trained: dict[int, dict[str, bool]] = {}
         for key in values:
             what, base = known[key], first[key].name
             if what.part is ValuePart.GRADIENT and base not in update.kept:
-                derived.setdefault(what.model, []).append(what.name)
+                has = trained.setdefault(what.model, {})[what.name] = base not in unused
                 if base in after:
                     kinds = given.setdefault(what.model, {})
-                    kinds.setdefault(update.given.get(base, ""), {})[what.name] = True
+                    kinds.setdefault(update.given.get(base, ""), {})[what.name] = has
         for model, kinds in given.items():
             if "" not in kinds:
-                self._membership.save(step, model, kinds, derived[model], derived[model])
+                derived = [name for name, has in trained[model].items() if has]
+                self._membership.save(step, model, kinds, trained[model], derived)
 
     def _updates_of(self, model: int) -> int:
         """How many updates a model had before this one; those before this process count for the first."""
@@ -766,14 +772,13 @@ def equal(one: Any, other: Any) -> bool:
         )
 
 
-def _without(values: Values, kept: Collection[str]) -> Values:
-    """Values without those of weights that are frozen."""
-    known, weights = TRACING.collector.known, (ValuePart.BEFORE, ValuePart.AFTER)
-    if not kept:
+def _without(values: Values, kept: Collection[str], unused: Collection[str]) -> Values:
+    """Values without those of weights that are frozen, and without gradients that do not exist."""
+    if not (kept or unused):
         return values
-    return {
-        key: value for key, value in values.items() if known[key].part not in weights or known[key].name not in kept
-    }
+    left_out = {ValuePart.BEFORE: kept, ValuePart.AFTER: kept, ValuePart.GRADIENT: unused}
+    whats = ((key, TRACING.collector.known[key]) for key in values)
+    return {key: values[key] for key, what in whats if what.name not in left_out.get(what.part, ())}
 
 
 def _number_at(array: Any, index: int) -> float:
