@@ -93,15 +93,16 @@ class JaxArrays(ReducingArrays):
 
     def take(self, array: Any, index: NDArray[np.int64] | None = None) -> Elements:
         """A readback: computing an array, or fetching it, is waited for in the recorder's thread."""
+        if index is not None and self.own and self.on_host(array) and _is_readable(array):
+            # Later, by NumPy: an operation of JAX for some elements takes a millisecond of the training thread.
+            return Elements(Fetched(array, index), _bits_of(array))
         if index is not None:
             array = array.reshape(-1)[index]
         elif not self.own and not array.is_ready():
             array = array.copy()  # a script may donate its own array to its next call
-        if np.dtype(array.dtype).kind != "V":
-            return Elements(Fetched(array))
-        if str(array.dtype) not in DTYPE_CODES:  # integers of 4 bits
-            return Elements(Fetched(array.astype(np.float32)))
-        return Elements(Fetched(array), str(array.dtype))
+        if not _is_readable(array):  # integers of 4 bits
+            array = array.astype(np.float32)
+        return Elements(Fetched(array), _bits_of(array))
 
     def values(self, array: Any) -> Any:
         """The array itself.
@@ -129,15 +130,27 @@ class JaxArrays(ReducingArrays):
         return array if stride == 1 else array.reshape(-1)[::stride]
 
 
-class Fetched:
-    """A readback of an array."""
+def _is_readable(array: Any) -> bool:
+    """Whether NumPy has the dtype, or its bits have numbers."""
+    return np.dtype(array.dtype).kind != "V" or str(array.dtype) in DTYPE_CODES
 
-    def __init__(self, array: Any) -> None:
-        self._array, self.nbytes = array, array.nbytes
+
+def _bits_of(array: Any) -> str:
+    """The dtype whose bits are read in place of numbers; empty for numbers."""
+    return str(array.dtype) if np.dtype(array.dtype).kind == "V" else ""
+
+
+class Fetched:
+    """A readback of an array, or of its elements at some flat positions."""
+
+    def __init__(self, array: Any, index: NDArray[np.int64] | None = None) -> None:
+        self._array, self._index, self.nbytes = array, index, array.nbytes
 
     def resolve(self) -> NDArray[Any]:
         """The elements; of a dtype that NumPy lacks, their bits."""
         elements = np.asarray(self._array)
+        if self._index is not None:
+            elements = elements.reshape(-1)[self._index]
         if elements.dtype.kind == "V":
             elements = elements.view(f"u{elements.dtype.itemsize}")
         return elements

@@ -9,12 +9,16 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 
 from watchglass.capture.compiled.collecting import Collected, Collector, Values
 from watchglass.capture.compiled.program import TracedProgram
+from watchglass.capture.frameworks import FRAMEWORKS, member
+
+if TYPE_CHECKING:
+    from watchglass.capture.jax.arrays import JaxArrays
 
 #: Key of the collected values in the logs of a twin.
 _KEY = "watchglass"
@@ -87,6 +91,10 @@ class Backend(ABC):
             NotImplementedError: Nothing is traced under this backend.
         """
         raise NotImplementedError
+
+    def owned(self) -> AbstractContextManager[None]:
+        """Inside, arrays are read that a twin has returned, so that the script has none of them."""
+        return nullcontext()
 
     def logs(self, result: Any) -> Any:
         """The logs in the result of a training or test function."""
@@ -291,6 +299,11 @@ class Jax(Backend):
         finally:
             for name, original in originals.items():
                 setattr(jax, name, original)
+
+    def owned(self) -> AbstractContextManager[None]:
+        """No call takes them as a donation."""
+        arrays: JaxArrays = member(FRAMEWORKS["jax"].arrays)
+        return arrays.owned()
 
     def unfinished(self, logs: Mapping[str, Any]) -> Any:
         """All are computed by one program."""

@@ -230,7 +230,8 @@ class KerasWatching:
                     self._delivery.traced(functools.partial(read, values), about.number)
                 updaters = {} if about.updater is None else {about.number: about.updater}
                 whole = any_in_training(collected.modes)
-                self._delivery.save(step, values, collected.known, updaters, in_training=whole)
+                with self._backend.owned():
+                    self._delivery.save(step, values, collected.known, updaters, in_training=whole)
                 about.learn_means(mode, collected.means)
                 kinds = chosen_facts(self.port.config.facts) if step.due else frozenset()
                 if mode is Mode.TRAIN and "membership" in kinds:
