@@ -327,11 +327,11 @@ class KerasSuite:
                 super().__init__()
                 self.first = keras.layers.Dense(4, activation="relu")
                 self.norm = keras.layers.BatchNormalization(momentum=0.9, trainable=fault != "frozen")
-                self.last = keras.layers.Dense(1)
+                self.drop, self.last = keras.layers.Dropout(0.1), keras.layers.Dense(1)
 
             def call(self, inputs: Any, training: bool = False) -> Any:
                 normal = self.norm(self.first(inputs), training=training and fault != "called_for_inference")
-                return self.last(normal)
+                return self.last(self.drop(normal, training=training))  # else the whole model is in evaluation mode
 
         inputs, labels = data(64)
         model = Net()
