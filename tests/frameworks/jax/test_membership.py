@@ -100,5 +100,6 @@ def test_an_optimizer_with_injected_settings_has_its_type_and_its_rate(tmp_path:
     run = train(lambda: optax.inject_hyperparams(optax.adam)(learning_rate=0.5), tmp_path / "run")
     (fact,) = run.facts("optimizer")
     assert (fact.data["type"], fact.data["groups"][0]["lr"], fact.data["groups"][0]["eps"]) == ("Adam", 0.5, 1e-8)
-    assert set(run.scalars("learning_rate")[1].tolist()) == {0.5}
+    # Read from the state, which the script may change: at captured steps.
+    assert run.scalars("learning_rate")[1].tolist() == [0.5] * 15
     assert run.facts("membership")[0].data["optimizers"]["Adam"]["parameters"] == 3
