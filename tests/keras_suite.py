@@ -188,6 +188,22 @@ class KerasSuite:
             assert steps.tolist() == [4, 8, 11], name
             assert values == pytest.approx(history[name.removeprefix("logged/")]), name
 
+    @pytest.mark.parametrize("interval", [1, 10**6])
+    def test_means_of_evaluations_are_those_of_keras(
+        self, build: Callable[..., Model], tmp_path: Path, interval: int
+    ) -> None:
+        inputs, labels = data(40)  # the last batch of an evaluation has fewer samples
+        model = build()
+        with watchglass.watch(model, run=tmp_path / "run", save_interval=interval, strict=True):
+            history = model.fit(
+                inputs, labels, batch_size=16, epochs=3, validation_data=(inputs, labels), verbose=0
+            ).history
+        stretches = watchglass.open_run(tmp_path / "run").stretches(Mode.EVAL)
+        for name in ("loss", "accuracy"):
+            means = [{**each.training_means, **each.means}[name] for each in stretches]
+            assert means == pytest.approx(history[f"val_{name}"], rel=1e-5), name
+            assert all(each.covered.get(name, 1.0) == 1.0 for each in stretches), name
+
     @pytest.mark.parametrize("name", ["jit", "eager", "scaled", "averaged", "accumulated", "scheduled", "several"])
     def test_other_settings_are_bit_equal(self, keras: Any, tmp_path: Path, name: str) -> None:
         inputs, labels = data(64)

@@ -21,6 +21,9 @@ from watchglass.store import ABSENT
 #: Steps without a capture whose durations give the usual one, and how many of them are needed.
 _USUAL, _LEAST_USUAL = 15, 3
 
+#: Series that are named by their model where there are several.
+_OF_MODEL = ("loss", "accuracy")
+
 
 class EndsOfSteps(StepBoundaries):
     """The ends of TRAIN steps, for windows that are profiled.
@@ -163,7 +166,7 @@ class CompiledSteps(PhaseSource):
             number = number_of(value)
             if train and name == "loss":
                 number = self.first_bad.ended(step, number)
-            port.add_scalar(step.records, name, number, role, weight, model if name == "loss" else None)
+            port.add_scalar(step.records, name, number, role, weight, model if name in _OF_MODEL else None)
         for other, value in (others or {}).items():
             port.add_scalar(step.records, "loss", number_of(value), Role.LOSS, weight, other)
         rated = rate is not None and train

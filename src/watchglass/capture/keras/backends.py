@@ -191,9 +191,10 @@ class TensorFlow(Backend):
         return isinstance(args[-1], self._iterators)
 
     def count(self, metric: Any) -> Any:
-        """Its variable as it is now: the next update makes another value."""
+        """Its variable as it is now: the next update makes another value. A float where that waits for no device."""
         variable = metric.count.value
-        return self._read(resource=variable.handle, dtype=variable.dtype)
+        value = self._read(resource=variable.handle, dtype=variable.dtype)
+        return float(value) if "CPU" in value.device else value
 
     def rows(self, data: Any) -> int | None:
         """As the shapes of a data set say, where all its batches are equally large."""

@@ -55,20 +55,26 @@ def observed_loss(
 
 
 class RunningMeans:
-    """The losses of single batches, out of means over an epoch so far. For the training thread, which waits for none.
+    """The values of single batches, out of means over an epoch so far. For the training thread, which waits for none.
 
     Both are float32, so a loss is as exact as 1e-7 times the number of the batch in its epoch.
     """
 
     def __init__(self) -> None:
         self._before: dict[str, tuple[Any, Any]] = {}
+        self._weights: dict[str, float] = {}
 
     def reset(self) -> None:
         """Keras has reset its running means."""
         self._before.clear()
+        self._weights.clear()
+
+    def weight(self, name: str) -> float:
+        """What the batch that a mean has counted last counts in it; 1 where that is not known yet."""
+        return self._weights.get(name, 1.0)
 
     def batch(self, name: str, mean: Any, count: Any) -> DeferredNumbers | float:
-        """The loss of the batch that a mean has counted last; computed later, if any number is still an array.
+        """The value of the batch that a mean has counted last; computed later, if any number is still an array.
 
         Args:
             name: Its name.
@@ -77,6 +83,9 @@ class RunningMeans:
         """
         before = self._before.get(name)
         self._before[name] = mean, count
+        counted = 0 if before is None else before[1]
+        if isinstance(count, (int, float)) and isinstance(counted, (int, float)) and count > counted:
+            self._weights[name] = float(count - counted)
         if isinstance(mean, float) and isinstance(count, float):
             return _last(before, mean, count)
         return DeferredNumbers(lambda: _last(before, mean, count), 8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,6 +18,11 @@ from watchglass.capture.keras.structure import KerasModules, variables
 from watchglass.capture.keras.training_modes import TrainingModes
 from watchglass.record import OpenStep
 from watchglass.records import Mode, ModuleKind, facts
+
+#: Names under which Keras logs the share of right answers of a model with one output.
+_ACCURACIES = (
+    "accuracy", "acc", "sparse_categorical_accuracy", "categorical_accuracy", "binary_accuracy",
+)  # fmt: skip
 
 
 class KerasModel:
@@ -36,8 +42,8 @@ class KerasModel:
     def __init__(self, model: Any, number: int, backend: Backend) -> None:
         self._model, self.number, self._backend = model, number, backend
         self._running = RunningMeans()
-        # By mode, metrics with known running means, and names of these; emptied when Keras resets them.
-        self._counted: dict[Mode, dict[str, tuple[Any, str]]] = {}
+        # By mode and name, metrics with known running means; emptied when Keras resets them.
+        self._counted: dict[Mode, dict[str, Any]] = {}
         self.samples = self.batches = 0
         # Whether these are all since Keras has reset its metrics.
         self._counts_all = False
@@ -149,27 +155,42 @@ class KerasModel:
         step.records.add_fact(about, "keras")
 
     def numbers(self, mode: Mode, logs: Mapping[str, Any]) -> dict[str, Any]:
-        """The loss of the batches of a call, and those of several outputs, out of its logs."""
-        return {
+        """The loss of the batches of a call, those of several outputs, and the accuracy of an evaluation: of its logs.
+
+        With :meth:`weight` of each call, they add up to the means that Keras logs at the end.
+        """
+        found = {
             name if name == "loss" else f"{name.removesuffix('_loss')}/loss": self.loss(mode, name, value)
             for name, value in logs.items()
             if name == "loss" or name.endswith("_loss")
         }
+        if mode is Mode.EVAL and "loss" in found:
+            accuracies = (name for name in _ACCURACIES if name in logs and name in self.means.get(mode, ()))
+            for name in itertools.islice(accuracies, 1):
+                found["accuracy"] = self._of_batches(mode, "accuracy", logs[name], "loss")
+        return found
+
+    def weight(self, mode: Mode) -> float:
+        """What the batches of the latest call count in means over an evaluation: samples, as far as they are known."""
+        return self._running.weight(f"{mode.value}/loss") if mode is Mode.EVAL else 1.0
 
     def loss(self, mode: Mode, name: str, value: Any) -> Any:
         """The loss of the batches of a call, out of the value of this name in its logs."""
+        return self._of_batches(mode, name, value, name)
+
+    def _of_batches(self, mode: Mode, name: str, value: Any, counted_as: str) -> Any:
+        """The value of the batches of a call, out of a mean that counts them as that of a loss does."""
         counted = self._counted.get(mode)
         if counted is None:
             means = self.means.get(mode, {})
-            known = (each for each in self._model.metrics if each.name in means)
-            counted = self._counted[mode] = {each.name: (each, f"{mode.value}/{each.name}") for each in known}
-        value, mean = self._backend.number(value), counted.get(name)
+            counted = self._counted[mode] = {each.name: each for each in self._model.metrics if each.name in means}
+        value, mean = self._backend.number(value), counted.get(counted_as)
         if mean is None:
             return value
-        weights = None if self._counts_all else self._backend.count(mean[0])
+        weights = None if self._counts_all else self._backend.count(mean)
         if weights is None:
-            weights = self.samples if self.means[mode][name] else self.batches
-        return self._running.batch(mean[1], value, weights)
+            weights = self.samples if self.means[mode][counted_as] else self.batches
+        return self._running.batch(f"{mode.value}/{name}", value, weights)
 
     def count(self, data: Any, taken: TakenBatches | None, several: int) -> None:
         """A call has taken up to so many batches of some data."""

@@ -248,7 +248,8 @@ class KerasWatching:
             self.port.records.current().add_fact(facts.HiddenWaits("Model.fit"), _WAITS.reason)
         logs = {} if mode is Mode.PREDICT else self._backend.logs(result)
         self._steps.returned(self._backend.unfinished(logs))
-        self._steps.end(about.numbers(mode, logs), rate=about.rate, model=about.number)
+        numbers = about.numbers(mode, logs)
+        self._steps.end(numbers, about.rate, about.weight(mode), model=about.number)
         if mode is Mode.TRAIN:
             if self._interval > 1:
                 self._number_others(about, taken)
