@@ -207,22 +207,29 @@ class Dashboard:
 
         def answer(watched: WatchedRun) -> Response:
             drawn = self._drawn(request, row, watched, name)
-            tabs = [
-                Tab(other.title, self._links.run(row.identifier, path), path == name)
-                for path, other in RUN_PAGES.items()
-            ]
-            tabs.append(Tab("Report", self._links.run(row.identifier, "report.html"), here=False))
-            address = self._links.events(run=row.identifier, after=f"{self._epoch}-{drawn.number}")
-            title = f"{row.listed.name}: {drawn.status}"
-            return HTMLResponse(
-                shell(
-                    self._links, title, drawn.html, name=row.listed.name, tabs=tabs, pulse=watched.pulse(),
-                    events=address, parts=RUN_PAGES[name].parts,
-                    at=self._links.at(row.identifier, name),
-                )
-            )  # fmt: skip
+            after = f"{self._epoch}-{drawn.number}"
+            return self._page(row, name, drawn.html, drawn.status, watched.pulse(), after=after)
 
-        return self._of_run(row, answer, self._opening)
+        def opening(known: RunSummary) -> Response:
+            """What the table says of a run, until it is read."""
+            return self._page(known, name, opening_html(known), "opening", "opening")
+
+        return self._of_run(row, answer, opening)
+
+    def _page(
+        self, row: RunSummary, name: str, main: str, status: str, pulse: str, **events: str
+    ) -> HTMLResponse:  # fmt: skip
+        tabs = [
+            Tab(other.title, self._links.run(row.identifier, path), path == name) for path, other in RUN_PAGES.items()
+        ]
+        tabs.append(Tab("Report", self._links.run(row.identifier, "report.html"), here=False))
+        return HTMLResponse(
+            shell(
+                self._links, f"{row.listed.name}: {status}", main, name=row.listed.name, tabs=tabs, pulse=pulse,
+                events=self._links.events(run=row.identifier, **events), parts=RUN_PAGES[name].parts,
+                at=self._links.at(row.identifier, name),
+            )
+        )  # fmt: skip
 
     def data(self, request: Request) -> Response:
         """What a page of a run shows, as JSON."""
@@ -249,13 +256,6 @@ class Dashboard:
             return Drawn(blocks, blocks_html(blocks), published.number, published.verdict.status)
 
         return watched.drawn(f"{name}?{sorted(query.items())}{opened}", draw)
-
-    def _opening(self, row: RunSummary) -> Response:
-        """What the table says of a run, until it is read."""
-        address = self._links.events(run=row.identifier)
-        main = opening_html(row)
-        title = f"{row.listed.name}: opening"
-        return HTMLResponse(shell(self._links, title, main, name=row.listed.name, pulse="opening", events=address))
 
     def report(self, request: Request) -> Response:
         """The report of a run, as a file."""

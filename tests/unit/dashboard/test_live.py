@@ -230,6 +230,11 @@ def client_of(listing: Listing, *, read_only: bool = False) -> tuple[TestClient,
     return client, listing.rows[0].identifier
 
 
+def _bar(page: str) -> str:
+    """The links of a page, and where it asks for the numbers under its cursor."""
+    return page.partition("data-parts=")[2].partition('<p class="pulse"')[0]
+
+
 def test_a_run_is_opened_once_and_its_page_comes_before(
     growing: RunBuilder, listing_of: Listings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,11 +255,16 @@ def test_a_run_is_opened_once_and_its_page_comes_before(
         page = client.get(f"/r/{run}")
         assert page.status_code == 200
         assert "The run is being opened." in page.text
+    opening = page.text
     go_on.set()
     (event,) = events(client.get(f"/events?run={run}&limit=1").text)
     assert event["event"] == "changed"
     monkeypatch.setattr(addresses, "_PATIENCE_S", 0.0)  # a run that is open is not waited for
-    assert "1 training step" in client.get(f"/r/{run}").text
+    page = client.get(f"/r/{run}")
+    assert "1 training step" in page.text
+    # Only what lies in <main> is fetched again.
+    assert _bar(opening) == _bar(page.text)
+    assert 'href="/r/' in _bar(opening)
     listing.look()  # the table has what the page has
     assert listing.rows[0].train_steps == 1
     assert opened == [growing.store.location]
