@@ -38,8 +38,8 @@ HEIGHT, _ROW = 240, 17
 _ACROSS, _UP = 7, 6
 #: Share of the width from which on the text of a mark stands left of it, and rows of such texts.
 _NEAR_EDGE, _MARK_ROWS = 0.8, 9
-#: Share of the width that a letter of such a text takes at most, on pages of medium width.
-_LETTER = 0.012
+#: Share of the width that a letter of such a text takes at most, on a page of 390 pixels.
+_LETTER = 0.026
 #: Characters of the name of a row of a grid, and most of one that never is a part of its path alone.
 _LONGEST, _WHOLE = 34, 20
 
