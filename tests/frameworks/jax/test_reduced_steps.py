@@ -120,7 +120,7 @@ def test_rows_are_those_of_tensors(program: Any, tmp_path: Path, monkeypatch: py
     assert _bits(on_host) == _bits(bare)
     from watchglass.capture.jax.arrays import JaxArrays
 
-    reduce_everything(monkeypatch, JaxArrays, "watchglass.capture.jax.watching")
+    reduce_everything(monkeypatch, JaxArrays, "watchglass.capture.jax.functions")
     on_device, found = _watched(program, tmp_path / "device", 5)
     assert _bits(on_device) == _bits(bare)
     same_runs(found, expected)
