@@ -311,7 +311,8 @@ def test_after_a_failure_at_which_nothing_was_due_the_next_steps_are_collected(
     run = watchglass.open_run(tmp_path / "run")
     ((step, level, where, module, sentence),) = _places(run)
     assert (level, where, module) == ("next_steps", "weights", "block.first")
-    assert step == (61 if late else 41)
+    # The recorder's thread may read the loss on its own, before it is waited for.
+    assert 41 < step <= 61 if late else step == 41
     assert sentence == (
         f"block.first.kernel was already not finite before the forward of step {step}: "
         f"SGD last updated it at step {step - 1}"
