@@ -72,7 +72,7 @@ _OF_FUNCTIONS = dict[str, str](
     tensor_reads="reads inside a compiled step do not exist",
     rank_gradients="a compiled step averages gradients itself",
 )
-#: The same of Keras, where each layer is told the mode of a call.
+#: The same facts for Keras, but without ``training_flags``: the mode is an argument of each call of a layer.
 _OF_KERAS = {kind: why for kind, why in _OF_FUNCTIONS.items() if kind != "training_flags"}
 #: The same of trees.
 _OF_TREES = dict.fromkeys(

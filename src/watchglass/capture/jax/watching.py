@@ -51,7 +51,7 @@ class PartialStep:
         step: The step, if something of it is due.
         losses: The loss of each call.
         values: The values of each call.
-        update: What the call does that updates, of a function of its own.
+        update: What is known of the call that updates, where a separate function does that.
     """
 
     about: About

@@ -46,8 +46,8 @@ def assigned_in(graph: Any) -> set[int]:
 class SecondTraces:
     """Functions of TensorFlow that return the result of one of the script, and what its trace has shown.
 
-    A nested function keeps a graph of its own and returns what happens in it. Inlined, it would draw other random
-    numbers, because their seeds depend on the graph, and gradients could be added in another order.
+    A nested function keeps a graph of its own and returns what happens in it. If it were inlined, it would draw other
+    random numbers, because their seeds depend on the graph, and gradients could be added in another order.
 
     Args:
         tracing: Has the traces that are open.
